@@ -35,8 +35,8 @@ class FairQueue:
         assert max_running >= 1, max_running
         self._max_running = max_running
         self._tenants: dict[str, _Tenant] = {}
-        self._turns: list[tuple[float, int, str]] = []
-        self._num_turns = 0
+        self._namespaces: list[tuple[float, int, str]] = []
+        self._num_queued = 0
         self._present_s = 0.0
         self._num_waiting = 0
         self._num_running = 0
@@ -70,8 +70,8 @@ class FairQueue:
 
     def pop(self) -> Key | None:
         """Return the next job; None if no job waits, or the namespaces of all that wait have no free slot."""
-        while self._turns:
-            start_s, _, namespace = heapq.heappop(self._turns)
+        while self._namespaces:
+            start_s, _, namespace = heapq.heappop(self._namespaces)
             tenant = self._tenants[namespace]
             tenant.is_queued = False
             if not tenant.waiting:
@@ -101,14 +101,14 @@ class FairQueue:
             return
         self._present_s = max(tenant.virtual_s for tenant in self._tenants.values())
         self._tenants.clear()
-        self._turns.clear()
+        self._namespaces.clear()
 
     def _queue(self, namespace: str, tenant: _Tenant) -> None:
         if tenant.is_queued or not tenant.waiting or tenant.num_running >= self._max_running:
             return
         tenant.is_queued = True
-        self._num_turns += 1
-        heapq.heappush(self._turns, (max(self._present_s, tenant.virtual_s), self._num_turns, namespace))
+        self._num_queued += 1
+        heapq.heappush(self._namespaces, (max(self._present_s, tenant.virtual_s), self._num_queued, namespace))
 
 
 class Bucket:

@@ -1,4 +1,4 @@
-"""Decide when each job is reconciled: after events and timers, in fair turns, with a time limit for each pass."""
+"""Decide when each job is reconciled: after events and timers, fairly, with a time limit for each pass."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ class PassResult:
 
 @dataclass(slots=True)
 class _JobEntry:
-    """A job that waits for its turn, is in a pass, or sleeps until a timer or an event."""
+    """A job that waits for a pass, is in a pass, or sleeps until a timer or an event."""
 
     bucket: Bucket
     retry_s: float
@@ -118,7 +118,7 @@ class Schedule:
                 self._sleep(key, entry, SETTLE_S)
 
     def num_pending(self) -> int:
-        """Return the number of jobs that wait for their turn or are in a pass."""
+        """Return the number of jobs that wait for a pass or are in a pass."""
         return self._num_waiting() + len(self._passes)
 
     def stalled_s(self, now_s: float) -> float:
@@ -178,7 +178,7 @@ class Schedule:
             assert entry.due_s is not None, "it waits because it is due"
             self._metrics.reconcile_lag_seconds.observe(time.monotonic() - entry.due_s)
             entry.due_s, entry.settles_at_s, entry.is_running = None, None, True
-            task = asyncio.create_task(self._take_turn(key, entry, queue), name=f"reconcile {key[0]}/{key[1]}")
+            task = asyncio.create_task(self._make_pass(key, entry, queue), name=f"reconcile {key[0]}/{key[1]}")
             self._passes.add(task)
             task.add_done_callback(self._passes.discard)
 
@@ -196,7 +196,7 @@ class Schedule:
     def _num_waiting(self) -> int:
         return len(self._changed) + len(self._backlog)
 
-    async def _take_turn(self, key: Key, entry: _JobEntry, queue: FairQueue) -> None:
+    async def _make_pass(self, key: Key, entry: _JobEntry, queue: FairQueue) -> None:
         began_s = time.monotonic()
         try:
             result = await self._result(key, entry)

@@ -8,7 +8,7 @@ lengths.
 from longshore.api.algorithm import Algorithm, LongRoundUpdates
 from longshore.api.rollout import Handover, Rollout
 from longshore.api.round_status import RoundKind
-from longshore.policy.old_log_probs import compares_with_trainer
+from longshore.policy.old_log_probs import is_relative_to_trainer
 from longshore.policy.strategies import usual_period
 
 
@@ -48,7 +48,7 @@ def divides_long_rounds(algorithm: Algorithm, handover: Handover) -> bool:
     Old log-probabilities of the trainer are computed before the first update, so updates wait for the whole round.
     """
     objective = algorithm.objective
-    waits = not compares_with_trainer(objective, algorithm.rollout_correction) or handover is Handover.AFTER_ROUND
+    waits = not is_relative_to_trainer(objective, algorithm.rollout_correction) or handover is Handover.AFTER_ROUND
     return (
         algorithm.long_round_updates is LongRoundUpdates.PER_ROUND
         and algorithm.prompts_per_update is None

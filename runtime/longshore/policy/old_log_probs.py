@@ -10,7 +10,7 @@ from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
 
 
-def compares_with_trainer(objective: Objective, correction: RolloutCorrection | None) -> bool:
+def is_relative_to_trainer(objective: Objective, correction: RolloutCorrection | None) -> bool:
     """Return whether the ratio is relative to the trainer's log-probabilities at the start of the step."""
     return correction is not None or objective.compares_with_trainer
 
@@ -22,7 +22,7 @@ def computes_old_log_probs(*, is_relative: bool, makes_one_update: bool, begins_
     the weights before the batch is complete: then the first one needs no pass, and later ones compare with the engine.
 
     Args:
-        is_relative: the ratio is (`compares_with_trainer`).
+        is_relative: the ratio is (`is_relative_to_trainer`).
         makes_one_update: of the step, whose round may be a long one.
         begins_during_round: the first update does.
     """

@@ -15,7 +15,7 @@ from longshore.checks.model_limits import possible_tp_sizes
 from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.long_round_updates import divided, divides_long_rounds
-from longshore.policy.old_log_probs import compares_with_trainer
+from longshore.policy.old_log_probs import is_relative_to_trainer
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
 from longshore.sim.hardware import GpuModel, ModelShape
@@ -261,7 +261,7 @@ def job_of(
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             num_extra_forwards=int(algorithm.kl_coefficient > 0),
-            compares_with_trainer=compares_with_trainer(algorithm.objective, algorithm.rollout_correction),
+            compares_with_trainer=is_relative_to_trainer(algorithm.objective, algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
             divided_in=_divided_in(spec),

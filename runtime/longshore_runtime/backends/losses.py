@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from longshore.api.objectives.aggregation import token_weight
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses
-from longshore.policy.old_log_probs import compares_with_trainer
+from longshore.policy.old_log_probs import is_relative_to_trainer
 from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_lack_of_memory
 from longshore_runtime.backends.objective_trial import FIELD
 from longshore_runtime.backends.rollout_correction import correct
@@ -72,7 +72,7 @@ def sample_losses(
     fresh = [np.arange(len(sample.trajectory)) >= sample.num_stale_tokens for sample in samples]
     is_fresh = flat(fresh, torch.bool)[kept]
     shares = [sample.share for sample in samples]
-    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares)
+    losses = weighted_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
     distances = difference[is_fresh].abs()
@@ -114,7 +114,7 @@ def token_log_probs(
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
 
-def token_losses(
+def weighted_losses(
     log_probs: Tensor,
     rollout_log_probs: Tensor,
     advantages: Tensor,
@@ -136,7 +136,7 @@ def token_losses(
     """
     correction = None
     old = rollout_log_probs
-    if compares_with_trainer(options.objective, options.rollout_correction):
+    if is_relative_to_trainer(options.objective, options.rollout_correction):
         old = log_probs.detach() if old_log_probs is None else old_log_probs
     if options.rollout_correction is not None:
         correction = correct(old - rollout_log_probs, lengths, options.rollout_correction)

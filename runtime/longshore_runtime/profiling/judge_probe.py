@@ -46,7 +46,7 @@ class _Probe:
         return seconds, peak_bytes
 
 
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=0)(_Probe)
+_RemoteProbe: Any = ray.remote(num_cpus=0, max_restarts=0)(_Probe)
 
 
 def measure_judges(
@@ -64,7 +64,7 @@ def measure_judges(
     """
     for number, function in enumerate(functions):
         on_measured(number, len(functions), function.name)
-        actor = placement.remote(_Actor)
+        actor = placement.remote(_RemoteProbe)
         try:
             _measure(actor, function, output, max_tokens, figures)
         except (ray.exceptions.RayError, JudgeSetupError) as error:

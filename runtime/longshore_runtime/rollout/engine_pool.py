@@ -147,7 +147,9 @@ class EnginePool:
         return answers(replies, timeout_s)
 
     def publish(self, weights: PublishedWeights) -> None:
-        """Have every started engine load the weights and confirm their checksum; one that fails is lost.
+        """Have every started engine load the weights and confirm their checksum.
+
+        One that dies or has other weights is lost; one that could not fetch them waits for the next.
 
         Raises:
             TrainerLost: the weights are gone before any engine has loaded them.

@@ -99,7 +99,7 @@ class EngineHandle:
         self._lock = threading.Lock()
         self._alive = self._ended = False
         self._reader: threading.Thread | None = None
-        self._actor = placement(place.worker, gpus=place.gpus).remote(_Actor)
+        self._actor = placement(place.worker, gpus=place.gpus).remote(_RemoteEngine)
         self._placed = self._actor.__ray_ready__.remote()
         self._start = self._actor.start.remote(spec, model, output)
         self._started = Reply[None](self._start)
@@ -243,7 +243,8 @@ class EngineActor:
         set_environment(environment)
         self._loop = asyncio.get_event_loop()
         self._batches: asyncio.Queue[Batch] = asyncio.Queue()
-        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._early: dict[int, asyncio.Future[None]] = {}
+        """Commands by number that wait for earlier ones."""
         self._next = 0
         self._thread: EngineThread | None = None
         self._loaded = Loaded()
@@ -278,19 +279,19 @@ class EngineActor:
 
     async def add(self, number: int, requests: Sequence[Request]) -> None:
         """Take requests."""
-        await self._in_turn(number, lambda engine: engine.add(requests))
+        await self._in_order(number, lambda engine: engine.add(requests))
 
     async def abort(self, number: int, request_ids: Sequence[str]) -> None:
         """Stop requests; they come out of `events` with reason ABORT."""
-        await self._in_turn(number, lambda engine: self._running.abort(engine, request_ids))
+        await self._in_order(number, lambda engine: self._running.abort(engine, request_ids))
 
     async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
         """Load weights; return the checksum of what was loaded. Raises WeightsUnavailable."""
-        return await self._in_turn(number, lambda engine: load_weights(engine, fetched(buckets), policy_version))
+        return await self._in_order(number, lambda engine: load_weights(engine, fetched(buckets), policy_version))
 
     async def command(self, number: int, method: str, *args: Any, **options: Any) -> Any:
         """Run a method of the engine."""
-        return await self._in_turn(number, lambda engine: getattr(engine, method)(*args, **options))
+        return await self._in_order(number, lambda engine: getattr(engine, method)(*args, **options))
 
     async def stats(self) -> EngineStats:
         """Return the state of the engine after its last step, even while it steps."""
@@ -308,10 +309,10 @@ class EngineActor:
 
         A step that takes longer than `step_limit_s` is a failure.
         """
-        ended = asyncio.wrap_future(self._running.ended)
+        failed = asyncio.wrap_future(self._running.failed)
         batch = asyncio.ensure_future(self._batches.get())
         while True:
-            await asyncio.wait((batch, ended), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((batch, failed), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
             if batch.done():
                 completions, stats = batch.result()
                 if self._tokenizer is not None:
@@ -320,10 +321,9 @@ class EngineActor:
                     completions = await asyncio.to_thread(self._with_texts, completions)
                 yield completions, stats
                 batch = asyncio.ensure_future(self._batches.get())
-            elif ended.done():
+            elif failed.done():
                 batch.cancel()
-                ended.result()
-                return
+                failed.result()
             # No thread can interrupt a step that hangs in a kernel: the process is given up, and the pool replaces it.
             elif self._running.stepping_s > step_limit_s:
                 batch.cancel()
@@ -347,22 +347,22 @@ class EngineActor:
         # `asyncio.Queue` is not thread-safe, and this runs in the thread of the engine.
         self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
 
-    async def _in_turn(self, number: int, command: Command) -> Any:
+    async def _in_order(self, number: int, command: Command) -> Any:
         # Ray may run calls of one caller in another order than they were sent in: a later one waits for the earlier.
         if number != self._next:
-            self._turns[number] = self._loop.create_future()
-            await self._turns[number]
-            del self._turns[number]
-        # Queued before the next number gets its turn, and awaited after: commands keep their order without waiting.
+            self._early[number] = self._loop.create_future()
+            await self._early[number]
+            del self._early[number]
+        # Queued before the next number, and awaited after: commands keep their order without waiting.
         result = self._running.call(command)
         self._next += 1
-        if (following := self._turns.get(self._next)) is not None:
+        if (following := self._early.get(self._next)) is not None:
             following.set_result(None)
         return await asyncio.wrap_future(result)
 
 
-# Each pending call counts towards max_concurrency, also one that waits for its turn.
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
+# Each pending call counts towards max_concurrency, also one that waits for an earlier one.
+_RemoteEngine: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
 
 
 @dataclass(frozen=True)
@@ -371,16 +371,13 @@ class _EngineCall:
     result: "Future[Any]"
 
 
-_STOP: Final = _EngineCall(lambda engine: None, Future())
-
-
 class EngineThread(threading.Thread):
     """Create an engine, step it while it has work, and run commands between two steps."""
 
     def __init__(self, create: Callable[[], Engine], on_completions: Callable[[Batch], None]) -> None:
         super().__init__(name="engine", daemon=True)
         self.started: Future[None] = Future()
-        self.ended: Future[None] = Future()
+        self.failed: Future[None] = Future()
         self.stats = EngineStats()
         """State after the last step or command. This thread replaces it as a whole, so that readers need no lock."""
         self._create = create
@@ -405,14 +402,8 @@ class EngineThread(threading.Thread):
         """Have the thread run a command that changes nothing, before all that wait."""
         return self._queue(question, self._calls.appendleft)
 
-    def stop(self) -> None:
-        """End the thread after the commands so far."""
-        with self._called:
-            self._calls.append(_STOP)
-            self._called.notify()
-
     def run(self) -> None:
-        """Create the engine, then step it and run commands until `stop`."""
+        """Create the engine, then step it and run commands until it fails."""
         try:
             engine = self._create()
         except BaseException as error:  # noqa: BLE001 - any error must reach the callers that wait
@@ -421,25 +412,21 @@ class EngineThread(threading.Thread):
             return
         self.started.set_result(None)
         try:
-            while self._obey(engine):
+            while True:
+                self._obey(engine)
                 self._step(engine)
         except Exception as error:  # noqa: BLE001 - any error must reach the callers that wait
             self._fail(error)
-            return
-        self.ended.set_result(None)
 
-    def emit(self, completions: Sequence[Completion]) -> None:
+    def _emit(self, completions: Sequence[Completion]) -> None:
         """Pass responses to `on_completions`."""
         if completions:
             self._on_completions((list(completions), self.stats))
 
-    def _obey(self, engine: Engine) -> bool:
-        """Run waiting commands, or wait for one if the engine is idle; return False if the thread should stop."""
+    def _obey(self, engine: Engine) -> None:
+        """Run waiting commands, or wait for one if the engine is idle."""
         while (call := self._next_call(wait=not engine.has_work())) is not None:
-            if call is _STOP:
-                return False
             self._run_command(call, engine)
-        return True
 
     def _run_command(self, call: _EngineCall, engine: Engine) -> None:
         try:
@@ -474,13 +461,13 @@ class EngineThread(threading.Thread):
         """Stop requests, which may have to wait for a step that is under way; a command calls this."""
         with self._stepping():
             completions = engine.abort(request_ids)
-        self.emit(completions)
+        self._emit(completions)
 
     def _step(self, engine: Engine) -> None:
         with self._stepping():
             completions = engine.step()
         self.stats = engine.stats()
-        self.emit(completions)
+        self._emit(completions)
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -493,11 +480,11 @@ class EngineThread(threading.Thread):
         # Under the lock, so that no call is queued after the queue was emptied.
         with self._called:
             self._error = died
-            waiting = [call for call in self._calls if call is not _STOP]
+            waiting = list(self._calls)
             self._calls.clear()
         for call in waiting:
             call.result.set_exception(died)
-        self.ended.set_exception(died)
+        self.failed.set_exception(died)
 
 
 def _died(error: BaseException) -> EngineDied:

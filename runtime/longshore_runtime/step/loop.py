@@ -43,7 +43,7 @@ from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.checkpointing import RunCheckpoints
 from longshore_runtime.step.evaluation import Evaluator
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.publication import Turns
+from longshore_runtime.step.publication import SharedGpus
 from longshore_runtime.step.round_training import RoundTraining, TrainedRound
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import StepDone
@@ -80,9 +80,9 @@ class TrainingLoop:
             parts.engines.sleep if options.is_colocated else None,
             notify=parts.recorder.notice,
         )
-        self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
+        self._shared_gpus = SharedGpus(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
         self._training = RoundTraining(
-            options, parts, self._turns, self._recovery, self._regrouping, self._lengths, self._gate
+            options, parts, self._shared_gpus, self._recovery, self._regrouping, self._lengths, self._gate
         )
         self._evaluator = Evaluator(options, parts, self._recovery, self._alarms)
 
@@ -117,7 +117,7 @@ class TrainingLoop:
             self._parts.recorder.begin()
             self._parts.records.rewind(0)
         self._state = restored
-        self._turns.to_rollout(self._state.policy_version)
+        self._shared_gpus.to_rollout(self._state.policy_version)
 
     def _end_if_resized(self) -> None:
         """Save and raise SizeChanged if the job is to continue with another number of worker pods."""
@@ -131,7 +131,7 @@ class TrainingLoop:
         policy, clock = self._parts.policy, self._parts.clock
         begun_s = clock.now_s()
         self._choose_factors()
-        self._turns.regroup(policy.next_kind(draining=draining), self._state.step + 1, self._state.policy_version)
+        self._shared_gpus.regroup(policy.next_kind(draining=draining), self._state.step + 1, self._state.policy_version)
         regrouped_s = clock.now_s()
         done = self._training.run(self._state, self._training_requests(), draining=draining)
         marks = StepMarks(
@@ -164,7 +164,7 @@ class TrainingLoop:
         except TrainerLost as loss:
             self._recovery.lost(str(loss), self._parts.trainers.generation)
             self._recovery.guarded(self._save)
-            self._turns.to_rollout(self._state.policy_version)
+            self._shared_gpus.to_rollout(self._state.policy_version)
 
     def save_if_possible(self, *, timeout_s: float) -> None:
         """Save the last finished step when the pod must stop; the trainers may be stopping as well."""

@@ -9,8 +9,11 @@ from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 
 
-class Turns:
-    """Turns on shared GPUs. All engines have the current weights when a rollout begins, whatever was lost."""
+class SharedGpus:
+    """GPUs that engines and trainers use in alternation.
+
+    All engines have the current weights when a rollout begins, whatever was lost.
+    """
 
     def __init__(self, parts: Parts, recovery: Recovery, regrouping: Regrouping, *, is_colocated: bool) -> None:
         self._parts = parts

@@ -16,10 +16,11 @@ from longshore_runtime.errors import TrainerLost
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import RoundRequests
+from longshore_runtime.step.mismatch import MismatchGuard, require_equal_gradients
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.publication import Turns
+from longshore_runtime.step.publication import SharedGpus
 from longshore_runtime.step.rollout import RunningStep, run_round
-from longshore_runtime.step.step_work import MismatchGuard, require_equal_gradients, step_work
+from longshore_runtime.step.step_work import step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
 
@@ -47,7 +48,7 @@ class RoundTraining:
         self,
         options: LoopOptions,
         parts: Parts,
-        turns: Turns,
+        shared_gpus: SharedGpus,
         recovery: Recovery,
         regrouping: Regrouping,
         lengths: Mapping[RoundKind, LengthDistribution],
@@ -56,7 +57,7 @@ class RoundTraining:
         """Take the parts; `lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
-        self._turns = turns
+        self._shared_gpus = shared_gpus
         self._recovery = recovery
         self._regrouping = regrouping
         self._lengths = lengths
@@ -80,7 +81,7 @@ class RoundTraining:
             state.step + 1, lambda: self._attempt(state, requests, draining), lambda: self._prepare_retry(state)
         )
         if not self._parts.stop.is_asked:  # A checkpoint comes next, in the time that is left.
-            self._turns.to_rollout(done.trained.policy_version)
+            self._shared_gpus.to_rollout(done.trained.policy_version)
         self._step = None
         return done
 
@@ -160,7 +161,7 @@ class RoundTraining:
         self._parts.recorder.activity(RuntimeActivity.TRAIN)
         if step.repurposing is not None:
             step.repurposing.finish()
-        self._turns.to_training()
+        self._shared_gpus.to_training()
 
         def work() -> StepTraining:
             self._parts.trainers.wake()
@@ -183,6 +184,6 @@ class RoundTraining:
             self._regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         self._step = None
         self._recovery.guarded(self._parts.trainers.discard)
-        self._turns.to_rollout(state.policy_version)
+        self._shared_gpus.to_rollout(state.policy_version)
         self._parts.policy.load_state(state.policy)
         self._parts.rewards.load_state(state.rewards)

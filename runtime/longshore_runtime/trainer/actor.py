@@ -31,7 +31,7 @@ from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket
 
 
-class _TrainerActor:
+class TrainerActor:
     """A replica, or a rank's part of one. Paths are relative to the storage, whose mount point differs by pod."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -111,8 +111,7 @@ class _TrainerActor:
 
     def policy_version(self) -> int:
         """Return the number of optimizer steps so far."""
-        version: int = self._running.policy_version
-        return version
+        return self._running.policy_version
 
     @ray.method(num_returns="streaming")
     def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Bucket | str]:
@@ -221,7 +220,7 @@ class _TrainerActor:
             raise WeightsUnavailable(f"the trainer has gone on from version {policy_version} of the weights")
 
     @property
-    def _running(self) -> Any:
+    def _running(self) -> Trainer:
         assert self._trainer is not None, "start comes first"
         return self._trainer
 
@@ -251,4 +250,4 @@ _GROUPS: Final = {"watch": 1, "meter": 1}
 
 `lasts` has a thread, questions for the meter share one, and all other calls run in a third, in their order.
 """
-TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(_TrainerActor)
+RemoteTrainer: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(TrainerActor)

@@ -285,7 +285,10 @@ class StepUpdates:
 def batch_samples(
     groups: Sequence[ScoredGroup], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
 ) -> list[Sample]:
-    """Return training samples of a whole batch, group by group; `records` by index of the draw."""
+    """Return training samples of these groups: all of an update if the objective `needs_whole_batch`.
+
+    `records`: prompts by index of the draw.
+    """
     rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
     advantages = algorithm.objective.advantages(rewards)
     return [

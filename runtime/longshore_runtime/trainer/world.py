@@ -19,7 +19,7 @@ from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.events import Event, ReplicaLost
-from longshore_runtime.trainer.actor import TrainerActor
+from longshore_runtime.trainer.actor import RemoteTrainer
 from longshore_runtime.trainer.failures import cause
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
@@ -167,7 +167,7 @@ class TrainerWorld:
 
     def _start(self, pods_limit_s: float) -> None:
         self.actors = [
-            placement(place.worker, gpus=place.gpus, component=place.component).remote(TrainerActor)
+            placement(place.worker, gpus=place.gpus, component=place.component).remote(RemoteTrainer)
             for place in self._places
         ]
         with contextlib.ExitStack() as undo:

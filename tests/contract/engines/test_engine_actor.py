@@ -108,8 +108,6 @@ def test_a_question_is_answered_after_the_current_step_and_before_waiting_comman
     for answer in (question, *commands):
         answer.result(LIMIT_S)
     assert order == ["question", "first", "second"]
-    thread.stop()
-    thread.join(LIMIT_S)
 
 
 async def test_an_engine_that_hangs_while_a_response_is_aborted_is_given_up(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from longshore.api.objectives.custom import Custom
-from longshore_runtime.backends.losses import token_losses
+from longshore_runtime.backends.losses import weighted_losses
 from longshore_runtime.backends.objective_trial import objective_mistake
 from longshore_runtime.errors import UserError
 from tests.contract.trainers.replicas import options_of, without_kl
@@ -68,7 +68,7 @@ def test_an_own_clipped_loss_equals_the_built_in_one(tmp_path: Path, monkeypatch
     found = []
     for options in (options_of("GRPO", without_kl()), replace(without_kl(), objective=own)):
         log_probs = (rollout + 0.3 * advantages.sin()).requires_grad_()
-        losses = token_losses(log_probs, rollout, advantages, None, [5, 0, 7], options)
+        losses = weighted_losses(log_probs, rollout, advantages, None, [5, 0, 7], options)
         found.append((losses.total, losses.clipped, *torch.autograd.grad(losses.total.sum(), log_probs)))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
@@ -79,7 +79,7 @@ def test_an_exception_while_training_names_the_field_and_the_line(
     late = written(tmp_path, "late", "def loss(tokens):\n    return tokens.ratio[:0].max()", monkeypatch)
     values = torch.zeros(2)
     with pytest.raises(UserError, match=r"^algorithm\.objective\.importPath: late:loss raises [^>]* at late\.py:2 in"):
-        token_losses(values, values, values, None, [2], replace(without_kl(), objective=late))
+        weighted_losses(values, values, values, None, [2], replace(without_kl(), objective=late))
 
 
 @pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate", "CUDA error: uncorrectable ECC error"])
@@ -92,7 +92,7 @@ def test_a_gpu_that_fails_in_the_function_is_no_mistake_of_the_user(
     monkeypatch.delitem(sys.modules, "failing", raising=False)
     values = torch.zeros(2)
     with pytest.raises(RuntimeError, match=message.split(".")[0]):
-        token_losses(values, values, values, None, [2], replace(without_kl(), objective=failing))
+        weighted_losses(values, values, values, None, [2], replace(without_kl(), objective=failing))
 
 
 def test_losses_that_would_be_broadcast_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_losses_that_would_be_broadcast_are_refused(tmp_path: Path, monkeypatch:
     sometimes = written(tmp_path, "sometimes", source, monkeypatch)
     values = torch.zeros(2)
     with pytest.raises(UserError, match=r"sometimes:loss returns a tensor of shape \[2, 1\] for \[2\] tokens"):
-        token_losses(values, values, values, None, [2], replace(without_kl(), objective=sometimes))
+        weighted_losses(values, values, values, None, [2], replace(without_kl(), objective=sometimes))
 
 
 def test_a_rank_without_tokens_takes_part_without_asking_the_function(
@@ -108,7 +108,7 @@ def test_a_rank_without_tokens_takes_part_without_asking_the_function(
 ) -> None:
     picky = written(tmp_path, "picky", "def loss(tokens):\n    return tokens.ratio * tokens.ratio.max()", monkeypatch)
     log_probs = torch.zeros(0, requires_grad=True)
-    found = token_losses(log_probs, log_probs, log_probs, None, [0], replace(without_kl(), objective=picky))
+    found = weighted_losses(log_probs, log_probs, log_probs, None, [0], replace(without_kl(), objective=picky))
     found.total.sum().backward()
     assert log_probs.grad is not None and not len(found.clipped)
 
@@ -120,7 +120,9 @@ def test_means_of_responses_carry_gradients(tmp_path: Path, monkeypatch: pytest.
     assert objective_mistake(own) is None
     log_probs = torch.tensor([1.0, 3.0, 5.0], requires_grad=True)
     advantages = torch.tensor([1.0, 1.0, -2.0])
-    found = token_losses(log_probs, log_probs.detach(), advantages, None, [2, 1], replace(without_kl(), objective=own))
+    found = weighted_losses(
+        log_probs, log_probs.detach(), advantages, None, [2, 1], replace(without_kl(), objective=own)
+    )
     assert found.total.tolist() == [-2.0, -2.0, 10.0]
     assert torch.autograd.grad(found.total.sum(), log_probs)[0].tolist() == [-1.0, -1.0, 2.0]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore.policy.draws import Draw
-from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, token_losses
+from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, weighted_losses
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trainer.group import step_denominator
@@ -29,7 +29,7 @@ def policy_loss(ratio: float, advantage: float, options: TrainerOptions) -> tupl
     """(loss, whether clipped, gradient by the log-probability) of one token that has log-probability 0 now."""
     log_prob = torch.tensor([0.0], requires_grad=True)
     rollout = torch.tensor([-math.log(ratio)])
-    result = token_losses(log_prob, rollout, torch.tensor([advantage]), None, [1], options)
+    result = weighted_losses(log_prob, rollout, torch.tensor([advantage]), None, [1], options)
     (gradient,) = torch.autograd.grad(result.total.sum(), log_prob)
     return result.policy.item(), result.clipped.item(), gradient.item()
 
@@ -259,7 +259,7 @@ class Rounded:
         """Responses in which clipping left no token a gradient."""
         log_probs = self.trainer.clone().requires_grad_()
         advantages = torch.full_like(log_probs, advantage)
-        found = token_losses(log_probs, self.engine, advantages, None, self.lengths, options, old, is_fresh)
+        found = weighted_losses(log_probs, self.engine, advantages, None, self.lengths, options, old, is_fresh)
         (gradient,) = torch.autograd.grad(found.total.sum(), log_probs)
         return sum(not part.any() for part in torch.split(gradient, self.lengths))
 
@@ -292,7 +292,7 @@ def test_in_the_first_update_every_response_weighs_as_much_as_with_equal_engines
     rounded, gradients = Rounded.of(seed=2), []
     for engine in (rounded.engine, rounded.trainer):
         log_probs = rounded.trainer.clone().requires_grad_()
-        found = token_losses(log_probs, engine, torch.ones_like(log_probs), None, rounded.lengths, OF_THE_PAPER)
+        found = weighted_losses(log_probs, engine, torch.ones_like(log_probs), None, rounded.lengths, OF_THE_PAPER)
         gradients.append(torch.autograd.grad(found.total.sum(), log_probs)[0])
     assert torch.equal(*gradients)
 

@@ -4,19 +4,19 @@ import pytest
 
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.registry import OBJECTIVES
-from longshore.policy.old_log_probs import compares_with_trainer, computes_old_log_probs
+from longshore.policy.old_log_probs import computes_old_log_probs, is_relative_to_trainer
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_response_ratios_are_relative_to_the_trainer_and_token_ratios_to_the_engine(
     name: str,
 ) -> None:
-    assert compares_with_trainer(OBJECTIVES[name], None) is (name == "GSPO")
+    assert is_relative_to_trainer(OBJECTIVES[name], None) is (name == "GSPO")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_with_rollout_correction_every_ratio_is_relative_to_the_trainer(name: str) -> None:
-    assert compares_with_trainer(OBJECTIVES[name], RolloutCorrection())
+    assert is_relative_to_trainer(OBJECTIVES[name], RolloutCorrection())
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ _CALLS_AT_ONCE: Final = 3
 
 `node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting.
 """
-_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
+_RemoteReward: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
 
 
 class RayTransport:
@@ -59,7 +59,7 @@ class RayTransport:
 
     def __init__(self, place_actor: Callable[..., Any], factory: ScorerFactory, wait_s: float) -> None:
         """Request an actor; `place_actor` starts it where its worker belongs, as `ActorPlacement.remote` does."""
-        self._actor = place_actor(_Actor, factory)
+        self._actor = place_actor(_RemoteReward, factory)
         self._is_killed = False
         self.node: Future[str] = _of(self._actor.node.remote().future())
         # Whoever hears that it has not started asks where it was.

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 
 class Draw(NamedTuple):
-    """One use of a prompt in one epoch; `index` is its row. A tuple, since it is the key of most dictionaries."""
+    """One use of a prompt in one epoch. A tuple, since it is the key of most dictionaries.
+
+    `index` is the place of the prompt among the prompts of the round; `PromptRecord.row` is its row of the data.
+    """
 
     epoch: int
     index: int  # type: ignore[assignment]  # Hides the search of tuples, which nobody needs here.

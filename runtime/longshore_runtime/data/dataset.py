@@ -27,7 +27,7 @@ class Tokenizer(ChatTokenizer, Encoder, Protocol):
 
 @dataclass(frozen=True)
 class PromptSets:
-    """Prompts to train on and prompts to score; a record's index is its row in the data."""
+    """Prompts to train on and prompts to score; their rows tell where they are in the data."""
 
     train: tuple[PromptRecord, ...]
     """Prompts to train on; with several data sets, those of one set after the other."""

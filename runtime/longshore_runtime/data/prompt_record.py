@@ -10,7 +10,8 @@ from longshore_runtime.trajectories.trajectory import ComparedByValue, TokenIds,
 class PromptRecord(ComparedByValue):
     """One row of the data: what is sampled from and scored against."""
 
-    index: int
+    row: int
+    """Place of its row among those that `where` selects, from 0."""
     prompt: str
     prompt_tokens: TokenIds
     answer: str

@@ -160,10 +160,10 @@ class EnvironmentPool:
         async def begin(attempt: Attempt) -> None:
             await attempt.begin()
 
-        for record in records:
+        for place, record in enumerate(records):
             environment = self.environment_of(record.domain)
             assert environment is not None, "it is a row of an environment"
-            response = ResponseId(Draw(0, record.index), 0)
+            response = ResponseId(Draw(0, place), 0)
             episode = RunningEpisode(next(self._numbers), response, environment, record, seed=0)
             try:
                 await self._repeated(episode, begin, ends=True)
@@ -190,7 +190,7 @@ class EnvironmentPool:
             try:
                 return await self._attempt(episode, follow, ends=ends)
             except EpisodeError as error:
-                name, source = episode.environment.name, episode.record.source or f"row {episode.record.index}"
+                name, source = episode.environment.name, episode.record.source or f"row {episode.record.row}"
                 log.warning("episode failed", environment=name, row=source, reason=str(error))
                 reason = f"environment {name}: {source}: {str(error).removeprefix(f'environment {name}: ')}"
                 self._tell(name, reason)

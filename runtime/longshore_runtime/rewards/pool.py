@@ -99,12 +99,12 @@ class CaseLimits:
         learned = self._learned.get(function.name)
         if learned is None:
             return [function.tests.max_timeout_s] * len(cases)
-        return [learned.limit(record.index, case).wall_s for case in range(len(cases))]
+        return [learned.limit(record.row, case).wall_s for case in range(len(cases))]
 
     def learn(self, function: str, record: PromptRecord, result: ScoreResult) -> None:
         """Learn from the score of a response."""
         if function in self._learned:
-            self._learned[function].response_tested(record.index, result.runs, passed_all=result.passed_all)
+            self._learned[function].response_tested(record.row, result.runs, passed_all=result.passed_all)
 
     def export_state(self) -> dict[str, Any]:
         """Return what was learned, as JSON values."""
@@ -165,10 +165,11 @@ class RoundScores:
 
     def item(self, task: ScoreTask) -> ScoreItem:
         """Return what a worker needs to score a task."""
-        record, completion = self._prompts[task.response.draw.index], self._completions[task.response]
+        draw, number = task.response
+        record, completion = self._prompts[draw.index], self._completions[task.response]
         episode = completion.episode
         return ScoreItem(
-            sample=f"{record.source or f'row {record.index}'}, response {task.response}",
+            sample=f"{record.source or f'row {record.row}'}, response {number} of draw {draw}",
             prompt=record.prompt if episode is None else record.prompt + (episode.observation or ""),
             response=completion.text,
             answer=record.answer,

@@ -39,7 +39,7 @@ def _rehearsal(records: Sequence[PromptRecord], function: RewardFunction) -> Seq
     chosen = itertools.islice(scored, _NUM_REHEARSED)
     return [
         ScoreItem(
-            sample=f"{record.source or f'row {record.index}'}, its reference answer as the response",
+            sample=f"{record.source or f'row {record.row}'}, its reference answer as the response",
             prompt=record.prompt,
             response=record.answer,
             answer=record.answer,
@@ -54,7 +54,7 @@ def _rehearsal(records: Sequence[PromptRecord], function: RewardFunction) -> Seq
 def _with_fields(
     record: PromptRecord, functions: Sequence[RewardFunction], environments: Sequence[Environment]
 ) -> PromptRecord:
-    source = record.source or f"row {record.index}"
+    source = record.source or f"row {record.row}"
     if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
     fields = dict(record.fields)

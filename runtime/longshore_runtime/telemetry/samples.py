@@ -133,7 +133,7 @@ def _group(group: ScoredGroup, record: PromptRecord) -> Mapping[str, Any]:
     return {
         "draw": str(group.draw),
         "epoch": group.draw.epoch,
-        "prompt_index": record.index,
+        "prompt_index": record.row,
         "prompt": record.prompt,
         "prompt_tokens": len(record.prompt_tokens),
         "answer": record.answer,

@@ -58,7 +58,7 @@ class JobFacts:
     @cached_property
     def prompt_of(self) -> Mapping[int, int]:
         """Row of the data for each index of a draw, where the two differ."""
-        return {index: record.index for index, record in enumerate(self.prompts) if index != record.index}
+        return {index: record.row for index, record in enumerate(self.prompts) if index != record.row}
 
 
 @dataclass(frozen=True)

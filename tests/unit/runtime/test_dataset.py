@@ -53,7 +53,7 @@ def test_rows_become_prompts_and_every_kth_is_held_out(tmp_path: Path) -> None:
     path = write(tmp_path, *(f'{{"prompt": "q{n}", "answer": "{n}"}}' for n in range(8)))
     sets = prompts(path, data(held_out_prompts=2))
     assert [record.prompt for record in sets.held_out] == ["q0", "q4"]
-    assert [record.index for record in sets.train] == [1, 2, 3, 5, 6, 7]
+    assert [record.row for record in sets.train] == [1, 2, 3, 5, 6, 7]
 
 
 def test_fields_and_template_are_the_users(tmp_path: Path) -> None:

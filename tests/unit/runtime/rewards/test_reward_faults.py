@@ -123,7 +123,7 @@ def test_error_of_a_function_shows_response_and_row() -> None:
     group, _ = scored_by(Failing(), own(OnRewardError.FAIL))
     assert group.is_fatal
     assert re.fullmatch(
-        r"reward gate: d, line 1, response \S+: raised KeyError: 'label'\. Response: '.*'\. "
+        r"reward gate: d, line 1, response 0 of draw 0-0: raised KeyError: 'label'\. Response: '.*'\. "
         r"Row: tests: \[\{'stdin': '', 'stdout': ''\}\]",
         str(group.error),
     )

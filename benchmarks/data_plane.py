@@ -151,15 +151,14 @@ class Driver:
 class Rewards:
     """Scores every group at once."""
 
-    def __init__(self, events: deque[Event]) -> None:
-        self._events = events
+    def __init__(self) -> None:
         self.stats = RewardStats()
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
         """Do nothing before the group is there."""
 
-    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        self._events.append(GroupScored(draw, [Score(float(place % 2), False) for place in range(len(responses))]))
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> GroupScored | None:
+        return GroupScored(draw, [Score(float(place % 2), False) for place in range(len(responses))])
 
     def forget(self, draws: Sequence[Draw]) -> None:
         """Do nothing: no response is kept."""
@@ -202,7 +201,7 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
     runner = RoundRunner(
         policy,
         driver,
-        Rewards(driver.events),
+        Rewards(),
         driver,  # type: ignore[arg-type]  # Of the queue, only `get` is used.
         RoundRequests(records, algorithm, "train", 1.0),
         SystemClock(),

@@ -339,15 +339,16 @@ class RewardPool:
             self._queue_of(task).submit([task], now_s)
         self._dispatch()
 
-    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        """Score a served group."""
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> GroupScored | None:
+        """Score a served group; return it if all of its responses are scored already."""
         missing, now_s = self._scores.serve(draw, responses), self._clock.now_s()
         for task in missing:
             self._queue_of(task).need([task], now_s)
         self._dispatch()
-        if not missing:
-            self._drop([draw])
-            self._events.put(self._scores.complete(draw))
+        if missing:
+            return None
+        self._drop([draw])
+        return self._scores.complete(draw)
 
     def forget(self, draws: Sequence[Draw]) -> None:
         """Forget these draws, whose rewards are not needed in this round any more."""

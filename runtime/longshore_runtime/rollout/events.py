@@ -9,7 +9,7 @@ from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats
 from longshore_runtime.environments.events import EpisodeNews
-from longshore_runtime.rewards.events import GroupScored, RewardEvent
+from longshore_runtime.rewards.events import RewardEvent
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,6 @@ Event = (
     | EngineLost
     | EngineJoined
     | WeightsLost
-    | GroupScored
     | RewardEvent
     | EpisodeNews
     | ElasticEvent

@@ -71,8 +71,8 @@ class Scorer(Protocol):
     def finished(self, response: ResponseId, completion: Completion) -> None:
         """Offer a response for scoring, before it is known whether its group is served; does not wait."""
 
-    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        """Score a served group: a GroupScored event follows, or `handle` returns it."""
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> GroupScored | None:
+        """Score a served group; return it if it has its rewards already. Otherwise `handle` returns it later."""
 
     def forget(self, draws: Sequence[Draw]) -> None:
         """Forget these draws, whose rewards are not needed in this round any more."""
@@ -251,12 +251,8 @@ class RoundRunner:
         match event:
             case EngineOutput():
                 self._engine_output(event)
-            case GroupScored():
-                self._group_scored(event)
             case _ if isinstance(event, RewardEvent):
-                scored = self._scorer.handle(event)
-                if scored is not None:
-                    self._group_scored(scored)
+                self._group_scored(self._scorer.handle(event))
             case EpisodeNews(response, number):
                 if self._episodes.get(response) == number:  # Otherwise it was cancelled meanwhile.
                     self._episode_news(event)
@@ -336,18 +332,20 @@ class RoundRunner:
         request = self._request_of(response, kept, turn.turn)
         return replace(request, prompt_tokens=turn.prompt_tokens, max_tokens=turn.max_tokens)
 
-    def _group_scored(self, event: GroupScored) -> None:
-        group = self._wanted.pop(event.draw, None)
-        if event.error is not None and event.is_fatal:
-            raise UserError(event.error)
+    def _group_scored(self, scored: GroupScored | None) -> None:
+        if scored is None:
+            return
+        group = self._wanted.pop(scored.draw, None)
+        if scored.error is not None and scored.is_fatal:
+            raise UserError(scored.error)
         if group is None:
             return  # The batch was complete without this group, so its rewards are not needed.
-        if event.error is not None:
-            self._receive(messages.RewardsFailed(event.draw, event.error))
+        if scored.error is not None:
+            self._receive(messages.RewardsFailed(scored.draw, scored.error))
             return
-        self._scored[event.draw] = scored_group(group, self._completions, event)
-        zero_variance = are_equal([score.reward for score in event.scores])
-        self._receive(messages.GroupRewarded(event.draw, zero_variance))
+        self._scored[scored.draw] = scored_group(group, self._completions, scored)
+        zero_variance = are_equal([score.reward for score in scored.scores])
+        self._receive(messages.GroupRewarded(scored.draw, zero_variance))
 
     def _receive(self, event: messages.RoundEvent) -> None:
         now_s = self._clock.now_s()
@@ -356,6 +354,7 @@ class RoundRunner:
 
     def _perform(self, commands: Sequence[messages.RoundCommand], now_s: float) -> None:
         self._messages += ((now_s, command) for command in commands)
+        scored_at_once = []
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):
@@ -386,7 +385,8 @@ class RoundRunner:
                 case messages.ScoreGroup(group):
                     self._wanted[group.draw] = group
                     responses = tuple(ResponseId(group.draw, index) for index in group.responses)
-                    self._scorer.score(group.draw, {one: self._completions[one] for one in responses})
+                    found = self._scorer.score(group.draw, {one: self._completions[one] for one in responses})
+                    scored_at_once.append(found)
                 case messages.ForgetGroups(draws):
                     self._scorer.forget(draws)
                     for draw in draws:
@@ -399,6 +399,8 @@ class RoundRunner:
                     self._observer.milestone(progress)
                 case messages.GiveUp(reason, is_users_mistake):
                     raise UserError(reason) if is_users_mistake else RuntimeError(reason)
+        for scored in scored_at_once:  # Only now, because the protocol may answer with further commands.
+            self._group_scored(scored)
 
 
 def _load(stats: EngineStats) -> EngineLoad:

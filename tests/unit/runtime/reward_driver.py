@@ -66,22 +66,17 @@ class Driver:
         """Groups of one response are served."""
         for draw in draws:
             response = ResponseId(Draw(0, draw), 0)
-            self.pool.score(response.draw, {response: completion(response)})
+            self._note(self.pool.score(response.draw, {response: completion(response)}))
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Handle events until something holds."""
         while not holds():
             event = self.events.get(timeout=LIMIT_S)
-            if isinstance(event, GroupScored):
-                self.scored.append(event)
-                continue
             if isinstance(event, ResponseScored):
                 self.calls[-1].append(event.task.response.draw.index)
                 if event.is_last_of_call:
                     self.calls.append([])
-            scored = self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
-            if scored is not None:
-                self.scored.append(scored)
+            self._note(self.pool.handle(event))  # type: ignore[arg-type]  # No engine and no trainer is here.
 
     def until_lost(self) -> None:
         """Handle events up to the next that tells of a lost worker, and that one."""
@@ -107,6 +102,10 @@ class Driver:
 
     def until_workers(self, num_workers: int) -> None:
         self.until(lambda: self.pool.pressure(0.0).num_workers == num_workers)
+
+    def _note(self, scored: GroupScored | None) -> None:
+        if scored is not None:
+            self.scored.append(scored)
 
     def until_scored(self, num_groups: int) -> list[GroupScored]:
         self.until(lambda: len(self.scored) >= num_groups)

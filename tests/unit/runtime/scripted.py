@@ -16,13 +16,14 @@ from longshore.api.rollout import (
 )
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.progress import RoundProgress
+from longshore.policy.reward_queue import ScoreTask
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.policy.strategies import round_policy
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
-from longshore_runtime.rewards.events import GroupScored, RewardEvent, Score
+from longshore_runtime.rewards.events import GroupScored, RetryDue, RewardEvent, Score
 from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
@@ -168,6 +169,8 @@ class ScriptedScorer:
     forgotten: list[Draw] = field(default_factory=list)
     seen: list[ResponseId] = field(default_factory=list)
     stats: RewardStats = field(default_factory=RewardStats)
+    outcomes: dict[Draw, GroupScored] = field(default_factory=dict)
+    """Rewards of groups whose event is on its way."""
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
         assert completion.request_id == str(response)
@@ -175,7 +178,8 @@ class ScriptedScorer:
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
         self.scored_draws.append(draw)
-        event = self._outcome(draw, responses)
+        self.outcomes[draw] = self._outcome(draw, responses)
+        event = RetryDue(ScoreTask(0, ResponseId(draw, 0), ""))
         if draw in self.delay_steps:
             script = [*self.engines.script, (self.engines.steps + self.delay_steps[draw], event)]
             self.engines.script = deque(sorted(script, key=lambda entry: entry[0]))
@@ -186,7 +190,8 @@ class ScriptedScorer:
         self.forgotten += draws
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
-        raise AssertionError("it has no workers")
+        assert isinstance(event, RetryDue)
+        return self.outcomes.pop(event.task.response.draw, None)  # None: the event is of an earlier round.
 
     def _outcome(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> GroupScored:
         if draw in self.failing:

@@ -18,7 +18,7 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards import workers
-from longshore_runtime.rewards.events import CheckDue, GroupScored
+from longshore_runtime.rewards.events import CheckDue
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
     ResponseScorer,
@@ -27,6 +27,7 @@ from longshore_runtime.rewards.scoring import (
     ScoreResult,
     WorkerBroken,
 )
+from longshore_runtime.rollout.events import StopRequested, WeightsLost
 from tests.unit.runtime.reward_driver import (
     LIMIT_S,
     Driver,
@@ -420,7 +421,7 @@ def test_checks_do_not_pile_up(driver: Driver) -> None:
 
 
 def test_who_waits_for_workers_loses_no_event(pods: Pods, driver: Driver) -> None:
-    others = [GroupScored(Draw(0, draw)) for draw in range(2)]
+    others = [StopRequested(), WeightsLost("gone")]
     for other in others:
         driver.events.put(other)
     pods.join(0)

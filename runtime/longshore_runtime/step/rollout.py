@@ -18,6 +18,7 @@ from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRequests, RoundRunner, request_seed
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
+from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepWork
 
 
@@ -118,7 +119,8 @@ class RunningStep:
             case ReplicaLost(reason=reason, generation=generation):
                 self._recovery.lost(reason, generation)
             case GradientsDone():
-                self.work.gradients_done(event)
+                if isinstance(self.work, StreamedUpdate):  # Otherwise the event is of an earlier step.
+                    self.work.gradients_done(event)
             case _ if self.repurposing is not None:
                 self.repurposing.on_event(event)
 

@@ -22,6 +22,7 @@ from longshore_runtime.step.publication import SharedGpus
 from longshore_runtime.step.rollout import RunningStep, run_round
 from longshore_runtime.step.step_work import step_work
 from longshore_runtime.trainer.recovery import Recovery
+from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepTraining, StepWork
 
 
@@ -142,6 +143,7 @@ class RoundTraining:
         options, parts = self._options.repurposing, self._parts
         if options is None:
             return None
+        assert isinstance(work, StreamedUpdate), "pods are repurposed for streamed gradients only"
         return Repurposing(
             options,
             step,

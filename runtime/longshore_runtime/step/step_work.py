@@ -2,15 +2,14 @@
 
 import queue
 from collections.abc import Sequence
+from functools import partial
 
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.long_round_updates import update_sizes
 from longshore.policy.old_log_probs import computes_old_log_probs, is_relative_to_trainer
-from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.step.parts import LoopOptions
 from longshore_runtime.trainer.group import TrainerGroup
@@ -37,12 +36,10 @@ def step_work(
     algorithm, limit = options.algorithm, options.max_mismatch
     verify = options.verify_every is not None and step % options.verify_every == 0
 
-    def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
-        return batch_samples(groups, prompts, algorithm, policy_version)
-
+    samples = partial(batch_samples, records=prompts, algorithm=algorithm, policy_version=policy_version)
     if handover is Handover.STREAMED:
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
-        return StreamedUpdate(trainers, samples_of, events, clock, awake=awake, verify=verify, max_mismatch=limit)
+        return StreamedUpdate(trainers, samples, events, clock, awake=awake, verify=verify, max_mismatch=limit)
     is_pipelined, objective = handover is Handover.PIPELINED, algorithm.objective
     budget = max_tokens_per_batch(objective, trainers.num_replicas, is_pipelined=is_pipelined)
     sizes = update_sizes(algorithm, handover, num_updates)
@@ -56,7 +53,7 @@ def step_work(
     return StepUpdates(
         trainers,
         HandoverQueue(sizes, budget),
-        samples_of,
+        samples,
         prompts,
         clock,
         begins_during_rollout=begins_during_rollout,

@@ -24,7 +24,7 @@ class StreamedUpdate:
     def __init__(
         self,
         trainers: TrainerGroup,
-        samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
+        batch_samples: Callable[[Sequence[ScoredGroup]], list[Sample]],
         events: "queue.SimpleQueue[Event]",
         clock: Clock,
         *,
@@ -32,9 +32,15 @@ class StreamedUpdate:
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
-        """Begin; `awake`: replicas that compute from the beginning; `max_mismatch`: see `TrainerGroup.end`."""
+        """Begin the update.
+
+        Args:
+            batch_samples: `updates.batch_samples`, for the prompts and the algorithm of the step.
+            awake: replicas that compute from the beginning.
+            max_mismatch: see `TrainerGroup.end`.
+        """
         self._trainers = trainers
-        self._samples_of = samples_of
+        self._batch_samples = batch_samples
         self._events = events
         self._clock = clock
         self._verify = verify
@@ -55,7 +61,7 @@ class StreamedUpdate:
         return self._has_ended
 
     def train_on(self, group: ScoredGroup) -> None:
-        samples = self._samples_of([group])
+        samples = self._batch_samples([group])
         of_group: dict[ResponseId, tuple[Sample, ...]] = {}
         for sample in samples:  # All branches of an episode go to one replica.
             of_group[sample.response] = (*of_group.get(sample.response, ()), sample)
@@ -66,10 +72,12 @@ class StreamedUpdate:
         self._dispatch()
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
+        """Use these replicas, which can compute although the round still runs."""
         self._awake.update(replicas)
         self._dispatch()
 
     def gradients_done(self, event: GradientsDone) -> None:
+        """Note that a replica has computed what it was given."""
         if event.update is not self._update:
             return
         if self._first_gradient_s is None:

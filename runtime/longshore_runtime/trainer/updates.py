@@ -6,7 +6,7 @@ data decides which groups come first.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -25,7 +25,6 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trajectories.trajectory import Mask, TokenIds, Trajectory
@@ -115,12 +114,6 @@ class StepWork(Protocol):
     def train_on(self, group: ScoredGroup) -> None:
         """Train on a group of the batch, which is ready."""
 
-    def replicas_awake(self, replicas: Iterable[int]) -> None:
-        """Use these replicas, which can compute although the round still runs."""
-
-    def gradients_done(self, event: GradientsDone) -> None:
-        """Note that a replica has computed what it was given."""
-
     def finish(self) -> StepTraining:
         """Do what is left once the round is over and all trainers are awake, and wait for all updates.
 
@@ -145,7 +138,7 @@ class StepUpdates:
         self,
         trainers: TrainerGroup,
         handover: HandoverQueue,
-        samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
+        batch_samples: Callable[[Sequence[ScoredGroup]], list[Sample]],
         prompts: Sequence[PromptRecord],
         clock: Clock,
         *,
@@ -159,6 +152,7 @@ class StepUpdates:
         """Prepare the updates of a step.
 
         Args:
+            batch_samples: the function below, for the prompts and the algorithm of the step.
             max_mismatch: see `TrainerGroup.end`. Only the first update is held to it, because only then do the trainers
                 have the weights that sampled the round. For the same reason old log-probabilities are computed before
                 it, of the whole batch, which several epochs need, too: so both are for updates after the round.
@@ -169,7 +163,7 @@ class StepUpdates:
         assert not (needs_batch and begins_during_rollout), "the whole batch is not there before the first update"
         self._trainers = trainers
         self._handover = handover
-        self._samples_of = samples_of
+        self._batch_samples = batch_samples
         self._prompts = prompts
         self._clock = clock
         self._begins_during_rollout = begins_during_rollout
@@ -201,12 +195,6 @@ class StepUpdates:
             self._hand_in()
             self._dispatch()
 
-    def replicas_awake(self, replicas: Iterable[int]) -> None:
-        raise AssertionError("no pod is repurposed for updates that all replicas do together")
-
-    def gradients_done(self, event: GradientsDone) -> None:
-        """Note that a part of the gradients is computed; only streamed parts are reported one by one."""
-
     def progress(self) -> tuple[int, int]:
         num_passes = self._num_epochs + self._computes_old_log_probs
         total = num_passes * sum(len(self._conversations(group)) for group in self._groups.values())
@@ -223,7 +211,7 @@ class StepUpdates:
         self._waiting += self._handover.round_ended()
         if self._computes_old_log_probs:
             batch = [group for waiting in self._waiting for group in self._in_draw_order(waiting)]
-            self._old = self._trainers.log_probs(self._samples_of(batch))
+            self._old = self._trainers.log_probs(self._batch_samples(batch))
         self._dispatch()
         for _ in range(1, self._num_epochs):
             self._hand_over(self._given)
@@ -253,15 +241,15 @@ class StepUpdates:
             if self._first_dispatch_s is None:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
             self._update = self._update or self._trainers.begin()
-            self._trainers.add(self._update, self._samples(batch))
+            samples = self._batch_samples(self._in_draw_order(batch))
+            self._trainers.add(self._update, self._with_old_log_probs(samples))
             if batch.ends_update:
                 limit = None if self._updates else self._max_mismatch
                 self._trainers.end(self._update, verify=self._verify, max_mismatch=limit)
                 self._updates.append(self._update)
                 self._update = None
 
-    def _samples(self, batch: Batch) -> list[Sample]:
-        samples = self._samples_of(self._in_draw_order(batch))
+    def _with_old_log_probs(self, samples: list[Sample]) -> list[Sample]:
         if self._compares_later_with_engine and self._updates:
             return [replace(sample, old_log_probs=sample.trajectory.log_probs) for sample in samples]
         if self._old is None:
@@ -295,7 +283,7 @@ def batch_samples(
         sample
         for group, of_group in zip(groups, advantages, strict=True)
         for scored, advantage in zip(group.responses, of_group, strict=True)
-        for sample in _samples(scored, advantage, records[group.draw.index], algorithm, policy_version)
+        for sample in _branch_samples(scored, advantage, records[group.draw.index], algorithm, policy_version)
     ]
 
 
@@ -313,7 +301,7 @@ def conversations(completion: Completion, record: PromptRecord) -> list[tuple[To
     return [(branch.prompt_tokens, branch.trajectory) for branch in completion.episode.branches]
 
 
-def _samples(
+def _branch_samples(
     scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
 ) -> Iterator[Sample]:
     """Build the samples of a response, which together count as one: a sample for each branch of an episode."""

@@ -25,7 +25,7 @@ from longshore_runtime.trainer.updates import batch_samples
 from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds, Trajectory
 from tests.contract.trainers.plans import Named, double_precision
-from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
+from tests.contract.trainers.reference_losses import CLIP_BOTH_SIDES, CLIP_BY_RESPONSE, Response, reference_loss
 from tests.contract.trainers.replicas import clips
 from tests.contract.trainers.tiny_models import Family, build
 
@@ -150,10 +150,8 @@ def plain(models: Models, samples: Sequence[Sample], batch: Batch, options: Trai
             factor, correction = _corrected(one, sample, options)
             factors.append(factor)
             sums += _sums(one, entropies.tolist(), sample, correction, options)
-        name = options.objective.name  # type: ignore[attr-defined]
-        settings = LossSettings(*clips(options), options.kl_coefficient, options.max_response_tokens)
         if options.rollout_correction is None:
-            loss = reference_loss(name, _whole(samples, responses, name), settings)
+            loss = reference_loss(_whole(samples, responses, options), options)
         else:
             loss = _corrected_loss(responses, factors, options)
         torch.autograd.backward(loss)
@@ -161,12 +159,12 @@ def plain(models: Models, samples: Sequence[Sample], batch: Batch, options: Trai
         return Plain(gradients, loss.item(), sums)
 
 
-def _whole(samples: Sequence[Sample], branches: Sequence[Response], name: str) -> list[Response]:
-    """Return responses of all of their tokens; GSPO, whose ratios are of one text each, weighs branches by theirs."""
+def _whole(samples: Sequence[Sample], branches: Sequence[Response], options: TrainerOptions) -> list[Response]:
+    """Return responses of all of their tokens, or branches with weights where each has a ratio of its own."""
     found: dict[ResponseId, list[Response]] = {}
     for sample, branch in zip(samples, branches, strict=True):
         found.setdefault(sample.response, []).append(branch)
-    if name == "GSPO":
+    if options.objective.name in CLIP_BY_RESPONSE:  # type: ignore[attr-defined]
         counts = {one: sum(len(branch.places) for branch in of_one) for one, of_one in found.items()}
         return [
             replace(branch, weight=len(branch.places) / counts[sample.response])
@@ -266,13 +264,13 @@ def _sums(
 def _num_clipped(one: Response, new: Sequence[float], options: TrainerOptions) -> int:
     log_ratios = [new[place] - one.old[place] for place in one.places]
     name = options.objective.name  # type: ignore[attr-defined]
-    if name == "GSPO":
+    if name in CLIP_BY_RESPONSE:
         log_ratios = [sum(log_ratios) / len(log_ratios)] * len(log_ratios)
     low, high = clips(options)
     above, below = (
         (value > math.log1p(high) for value in log_ratios),
         (value < math.log1p(-low) for value in log_ratios),
     )
-    if name == "CISPO":
+    if name in CLIP_BOTH_SIDES:
         return sum(above) + sum(below)
     return sum(above) if one.advantage > 0 else sum(below) if one.advantage < 0 else 0

@@ -1,11 +1,19 @@
-"""The losses of a whole step as the papers write them, response by response and token by token; no code of ours."""
+"""The losses of a whole step as the papers write them, token by token; besides the options, no code of ours."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
+
+from longshore_runtime.backends.trainer_protocol import TrainerOptions
+
+CLIP_BY_RESPONSE: Final = {"GSPO"}
+"""Objectives with one ratio for a response, or for each branch of an episode."""
+CLIP_BOTH_SIDES: Final = {"CISPO"}
+"""Objectives whose clips do not depend on the sign of the advantage."""
 
 
 @dataclass(frozen=True)
@@ -25,68 +33,60 @@ class Response:
         return [place for place, kept in enumerate(self.in_loss) if kept]
 
 
-@dataclass(frozen=True)
-class LossSettings:
-    clip_low: float
-    clip_high: float
-    kl_coefficient: float
-    max_tokens: int
-
-
-def reference_loss(name: str, batch: Sequence[Response], settings: LossSettings) -> Tensor:
+def reference_loss(batch: Sequence[Response], options: TrainerOptions) -> Tensor:
     """Loss of one step; 0 where no token is in the loss."""
     responses = [response for response in batch if response.places]
-    return _LOSSES[name](responses, settings) if responses else torch.zeros((), dtype=torch.float64)
+    return _LOSSES[options.objective.name](responses, options) if responses else torch.zeros((), dtype=torch.float64)
 
 
-def _token_mean(responses: Sequence[Response], settings: LossSettings) -> Tensor:
-    losses = [_token(response, place, settings) for response in responses for place in response.places]
+def _token_mean(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    losses = [_token(response, place, options) for response in responses for place in response.places]
     return torch.stack(losses).mean()
 
 
-def _dr_grpo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+def _dr_grpo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
     per_response = [
-        sum(_token(one, place, settings) for place in one.places) / settings.max_tokens for one in responses
+        sum(_token(one, place, options) for place in one.places) / options.max_response_tokens for one in responses
     ]
     return _mean(per_response)
 
 
-def _rloo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
-    return _mean([sum(_token(one, place, settings) for place in one.places) for one in responses])
+def _rloo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    return _mean([sum(_token(one, place, options) for place in one.places) for one in responses])
 
 
-def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+def _gspo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
     losses = []
     for one in responses:
         likelihood_ratio = torch.exp(sum(one.new[place] - one.old[place] for place in one.places))
         ratio = likelihood_ratio ** (1 / len(one.places))
         penalty = _mean([_k3(one, place) for place in one.places])
-        losses.append(one.weight * (_clip(ratio, one.advantage, settings) + settings.kl_coefficient * penalty))
+        losses.append(one.weight * (_clip(ratio, one.advantage, options) + options.kl_coefficient * penalty))
     return sum(losses, torch.zeros((), dtype=torch.float64)) / sum(one.weight for one in responses)
 
 
-def _cispo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+def _cispo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
     losses = []
     for one in responses:
         for place in one.places:
             ratio = math.exp(one.new[place].item() - one.old[place])
-            weight = min(max(ratio, 1 - settings.clip_low), 1 + settings.clip_high)
-            penalty = settings.kl_coefficient * _k3(one, place)
+            weight = min(max(ratio, 1 - options.objective.clip_low), 1 + options.objective.clip_high)
+            penalty = options.kl_coefficient * _k3(one, place)
             losses.append(-weight * one.advantage * one.new[place] + penalty)
     return torch.stack(losses).mean()
 
 
-def _token(one: Response, place: int, settings: LossSettings) -> Tensor:
+def _token(one: Response, place: int, options: TrainerOptions) -> Tensor:
     ratio = torch.exp(one.new[place] - one.old[place])
-    return _clip(ratio, one.advantage, settings) + settings.kl_coefficient * _k3(one, place)
+    return _clip(ratio, one.advantage, options) + options.kl_coefficient * _k3(one, place)
 
 
-def _clip(ratio: Tensor, advantage: float, settings: LossSettings) -> Tensor:
+def _clip(ratio: Tensor, advantage: float, options: TrainerOptions) -> Tensor:
     """A gain is paid up to the clip; a loss is paid in full."""
-    if advantage > 0 and ratio.item() > 1 + settings.clip_high:
-        return torch.tensor(-(1 + settings.clip_high) * advantage, dtype=ratio.dtype)
-    if advantage < 0 and ratio.item() < 1 - settings.clip_low:
-        return torch.tensor(-(1 - settings.clip_low) * advantage, dtype=ratio.dtype)
+    if advantage > 0 and ratio.item() > 1 + options.objective.clip_high:
+        return torch.tensor(-(1 + options.objective.clip_high) * advantage, dtype=ratio.dtype)
+    if advantage < 0 and ratio.item() < 1 - options.objective.clip_low:
+        return torch.tensor(-(1 - options.objective.clip_low) * advantage, dtype=ratio.dtype)
     return -ratio * advantage
 
 
@@ -99,7 +99,7 @@ def _mean(values: Sequence[Tensor | int]) -> Tensor:
     return sum(values, torch.zeros((), dtype=torch.float64)) / len(values)
 
 
-_LOSSES: dict[str, Callable[[Sequence[Response], LossSettings], Tensor]] = {
+_LOSSES: dict[str, Callable[[Sequence[Response], TrainerOptions], Tensor]] = {
     "GRPO": _token_mean,
     "DAPO": _token_mean,
     "GSPO": _gspo,

@@ -18,8 +18,8 @@ from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
-from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
-from tests.contract.trainers.replicas import BUILT_IN, clips, options_of, with_old, without_kl
+from tests.contract.trainers.reference_losses import Response, reference_loss
+from tests.contract.trainers.replicas import BUILT_IN, options_of, with_old, without_kl
 from tests.properties import examples
 
 TOKEN_LEVEL = [name for name in BUILT_IN if name != "GSPO"]
@@ -120,7 +120,7 @@ def sums_of(batch: Batch, options: TrainerOptions, log_probs: Tensor) -> tuple[T
     return sample_losses(with_old(batch.samples), log_probs, torch.ones_like(log_probs), reference, options)
 
 
-def expected(name: str, batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
+def expected(batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
     """The same by the reference."""
     log_probs = flat(batch.new).requires_grad_()
     pieces = torch.split(log_probs, [len(values) for values in batch.new])
@@ -128,8 +128,7 @@ def expected(name: str, batch: Batch, options: TrainerOptions) -> tuple[float, l
         Response(new, one.trajectory.log_probs.tolist(), initial, one.advantage, one.in_loss.tolist())
         for one, new, initial in zip(batch.samples, pieces, batch.initial, strict=True)
     ]
-    loss_settings = LossSettings(*clips(options), options.kl_coefficient, options.max_response_tokens)
-    loss = reference_loss(name, responses, loss_settings) + 0.0 * log_probs.sum()
+    loss = reference_loss(responses, options) + 0.0 * log_probs.sum()
     return loss.item(), torch.autograd.grad(loss, log_probs)[0].tolist()
 
 
@@ -147,13 +146,13 @@ def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> b
 @given(batches())
 def test_losses_and_gradients_are_those_of_the_papers(name: str, batch: Batch) -> None:
     options = options_of(name)
-    assert agree(ours(batch, options), expected(name, batch, options))
+    assert agree(ours(batch, options), expected(batch, options))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_what_the_comparison_is_made_of_can_fail(name: str) -> None:
     options = options_of(name)
-    truth = expected(name, TWO, options)
+    truth = expected(TWO, options)
     loss, gradient = ours(TWO, options)
     assert agree((loss, gradient), truth)
     unmasked = replace(TWO, samples=tuple(replace(sample, loss_mask=None) for sample in TWO.samples))

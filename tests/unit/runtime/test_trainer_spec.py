@@ -7,7 +7,7 @@ import pytest
 from longshore.api.algorithm import Algorithm, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.dapo import Dapo
-from longshore.api.training import TrainerBackend, TrainerSettings
+from longshore.api.training import Recompute, TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_protocol import TrainerOptions
@@ -38,10 +38,14 @@ NUM_UPDATES = 54
 
 
 def test_every_option_is_that_of_the_job() -> None:
-    trainer = TrainerSettings(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
-    options = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True).options
-    assert options.num_updates == NUM_UPDATES
-    for name in {field.name for field in fields(TrainerOptions)} - {"num_updates", "offload_moments"}:
+    trainer = TrainerSettings(
+        max_tokens_per_micro_batch=13, recompute=Recompute.FULL, offload_gradients=True, offload_reference=True
+    )
+    needs = {Recompute.FULL: 3.0}
+    spec = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True, recompute_needs=needs)
+    options, not_settings = spec.options, {"num_updates", "offload_moments", "recompute_needs"}
+    assert (options.num_updates, options.recompute_needs) == (NUM_UPDATES, needs)
+    for name in {field.name for field in fields(TrainerOptions)} - not_settings:
         expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer
         assert getattr(options, name) == getattr(expected, name), name
 

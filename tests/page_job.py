@@ -296,6 +296,7 @@ def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, f
         "reward/domain/maths/mean": reward,
         f"reward/domain/{HOSTILE[1]}/mean": 0.5,
         "reward/faults": float(step == 7),
+        "episodes/failed/exception": float(step == 3),
         "rollout_corr/log_prob_mismatch_mean": 0.008 + 0.004 * chance.random(),
         "rollout_corr/log_prob_mismatch_max": 0.2 + 0.1 * chance.random(),
         "rollout_corr/off_policy_token_share": 0.0,

@@ -157,7 +157,7 @@ def test_question_that_makes_no_sense_ends_the_connection(messages: list[bytes])
         async with connected(port) as client:
             for message in messages:
                 await client.socket.send_bytes(message)
-            await client._reading
+            await client.ended
             return client.socket.close_code
 
     with serving(python("counter")) as port:

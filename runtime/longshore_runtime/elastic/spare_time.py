@@ -66,5 +66,5 @@ class SpareTimeSearch:
 
 
 def _answer(questions: "Connection[None, Question]", answers: "Connection[SearchResult, None]") -> None:
-    os.nice(_NICENESS)
+    os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
     answers.send(questions.recv().answer())

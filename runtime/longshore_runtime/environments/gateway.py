@@ -243,9 +243,11 @@ class Gateway:
             turn = await self._turn(request, asked)
         except (BadRequest, EpisodeIsOver) as error:
             return _refusal(error)
+        in_parallel = asked.calls_in_parallel
         if not asked.is_streamed:
-            return web.json_response(openai_chat.response(turn))
-        return await _stream(request, (_event(one, one["type"]) for one in openai_chat.response_events(turn)))
+            return web.json_response(openai_chat.response(turn, calls_in_parallel=in_parallel))
+        events = openai_chat.response_events(turn, calls_in_parallel=in_parallel)
+        return await _stream(request, (_event(one, one["type"]) for one in events))
 
     async def _models(self, request: web.Request) -> web.Response:
         self._require_key(request)

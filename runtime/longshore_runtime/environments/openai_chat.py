@@ -140,8 +140,8 @@ def chat_chunks(turn: ModelTurn, *, wants_usage: bool) -> Iterator[dict[str, Any
         yield {**head, "choices": [], "usage": _chat_usage(turn)}
 
 
-def response(turn: ModelTurn) -> dict[str, Any]:
-    """Write the answer of `/v1/responses`."""
+def response(turn: ModelTurn, *, calls_in_parallel: bool) -> dict[str, Any]:
+    """Write the answer of `/v1/responses`; `calls_in_parallel`: see `ModelRequest`."""
     output: list[dict[str, Any]] = []
     if turn.content or not turn.calls:
         text = {"type": "output_text", "text": turn.content, "annotations": [], "logprobs": []}
@@ -183,7 +183,7 @@ def response(turn: ModelTurn) -> dict[str, Any]:
         "instructions": None,
         "metadata": {},
         "output": output,
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": calls_in_parallel,
         "temperature": None,
         "tool_choice": "auto",
         "tools": [],
@@ -192,9 +192,9 @@ def response(turn: ModelTurn) -> dict[str, Any]:
     }
 
 
-def response_events(turn: ModelTurn) -> Iterator[dict[str, Any]]:
+def response_events(turn: ModelTurn, *, calls_in_parallel: bool) -> Iterator[dict[str, Any]]:
     """Write the same as the events of a stream, with each item of the output whole."""
-    whole = response(turn)
+    whole = response(turn, calls_in_parallel=calls_in_parallel)
     begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     events: list[dict[str, Any]] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(whole["output"]):

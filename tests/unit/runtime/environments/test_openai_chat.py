@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, read_chat, read_responses
+from longshore_runtime.environments.openai_chat import (
+    BadRequest,
+    ModelRequest,
+    ModelTurn,
+    read_chat,
+    read_responses,
+    response_events,
+)
 
 USER = {"role": "user", "content": "2+3?"}
 
@@ -82,3 +89,10 @@ def test_a_field_that_cannot_be_served_is_refused_by_name(
 def test_an_item_of_a_role_that_is_no_text_is_refused() -> None:
     with pytest.raises(BadRequest, match=r"^input: "):
         read_responses({"input": [{"role": ["user"], "content": "x"}]})
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_response_says_whether_a_turn_may_have_several_calls(wanted: bool) -> None:
+    events = response_events(ModelTurn(0, "text", (), False, 1, 1), calls_in_parallel=wanted)
+    told = [one["response"]["parallel_tool_calls"] for one in events if "response" in one]
+    assert told == [wanted, wanted]

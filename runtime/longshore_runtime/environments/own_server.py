@@ -40,9 +40,9 @@ async def is_up(server: ServerContainer) -> bool:
     return True
 
 
-async def wait_until_down(server: ServerContainer) -> None:
-    """Return once the server takes no connections any more."""
+async def wait_until(server: ServerContainer, *, up: bool) -> None:
+    """Return once the server takes connections, or with `up=False` once it takes none any more."""
     while True:
-        if not await is_up(server):
+        if await is_up(server) == up:
             return
         await asyncio.sleep(_TICK_S)

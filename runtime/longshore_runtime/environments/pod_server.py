@@ -24,6 +24,9 @@ log = structlog.get_logger()
 
 MAX_HOSTS: Final = 2
 """Most connections with episodes at a time: that of a predecessor may not have ended yet."""
+SERVER_LIMIT_S: Final = 900.0
+"""Seconds for which the server of a pod may be down: the longest pause of the kubelet between two starts, 5 minutes,
+and 10 minutes for a start."""
 
 
 def run_environment(settings: Settings) -> int:
@@ -38,19 +41,42 @@ def run_environment(settings: Settings) -> int:
 class EnvironmentServer(TokenServer):
     """Server with the episodes of each connection.
 
-    If episodes are sessions of a server in the pod, nobody is let in while it is down: they begin in other pods.
+    If episodes are sessions of a server in the pod, nobody is let in while it is down: they begin in other pods. A pod
+    whose server stays down ends. Its successor has empty directories, and the job fails if no pod has a server.
     """
 
     def __init__(self, environments: Sequence[Environment], token: str, captured: CapturedLog | None = None) -> None:
         """Prepare the server; `captured` is the log of the pod."""
         super().__init__(token, captured)
         self._templates = {one.name: Template(one) for one in environments}
-        self._servers = [one.server for one in environments if one.server is not None]
+        self._servers = {one.name: one.server for one in environments if one.server is not None}
         self._num_hosts = 0
         """Number of connections that have episodes."""
 
     def _routes(self) -> Sequence[web.RouteDef]:
         return [web.get(pod_protocol.PATH, self._episodes)]
+
+    async def _serve(self, host: str, port: int) -> tuple[int, str]:
+        watching = [asyncio.create_task(self._break_without(*one)) for one in self._servers.items()]
+        try:
+            return await super()._serve(host, port)
+        finally:
+            for one in watching:
+                one.cancel()
+
+    async def _break_without(self, environment: str, server: ServerContainer) -> None:
+        """End the pod if its server stays down."""
+        try:
+            while True:
+                async with asyncio.timeout(SERVER_LIMIT_S):
+                    await own_server.wait_until(server, up=True)
+                await own_server.wait_until(server, up=False)
+        except TimeoutError:
+            self._break(
+                f"environments[{environment}].server: nothing has listened at port {server.port} for "
+                f"{SERVER_LIMIT_S:g} s; read the log of container {contract.SERVER_CONTAINER}, and correct image, "
+                "command or port"
+            )
 
     async def _end(self) -> None:
         await asyncio.gather(*(template.close() for template in self._templates.values()))
@@ -60,7 +86,7 @@ class EnvironmentServer(TokenServer):
         return await super()._health(request)
 
     async def _require_servers(self) -> None:
-        for server in self._servers:
+        for server in self._servers.values():
             if not await own_server.is_up(server):
                 raise web.HTTPServiceUnavailable(text=f"the server does not listen at port {server.port}\n")
 
@@ -69,11 +95,11 @@ class EnvironmentServer(TokenServer):
         """Close a connection as soon as its episodes have no server any more."""
 
         async def close_without(server: ServerContainer) -> None:
-            await own_server.wait_until_down(server)
+            await own_server.wait_until(server, up=False)
             log.error("the server of the environment is down", port=server.port)
             await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)
 
-        watching = [asyncio.create_task(close_without(server)) for server in self._servers]
+        watching = [asyncio.create_task(close_without(server)) for server in self._servers.values()]
         try:
             yield
         finally:

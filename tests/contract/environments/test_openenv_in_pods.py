@@ -11,11 +11,12 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.environment import Environment
+from longshore_runtime.environments import pod_server
 from longshore_runtime.environments.events import EpisodeOver, TurnWanted
 from longshore_runtime.environments.pod_protocol import Opened
 from tests.addresses import network
 from tests.contract.environments.driver import Driver, driving
-from tests.contract.environments.environment_pods import PATIENT_S, connected
+from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, connected
 from tests.contract.environments.openenv_server import MESSAGE, Server, running
 from tests.contract.environments.pod_program import program, wait_ready
 
@@ -51,6 +52,17 @@ async def test_pod_takes_episodes_only_while_its_server_listens(tmp_path: Path) 
                     async with asyncio.timeout(PATIENT_S):
                         await client.ended
             await wait_ready(pod, host, 503)
+
+
+async def test_pod_whose_server_stays_down_ends_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = f"{network()}.2.4"
+    monkeypatch.setenv(contract.ENV_POD_IP, host)
+    monkeypatch.setattr(pod_server, "SERVER_LIMIT_S", 1.0)
+    pod = pod_server.EnvironmentServer([Environment.model_validate(GAME)], TOKEN)
+    async with asyncio.timeout(PATIENT_S):
+        code, reason = await pod._serve(host, contract.ENVIRONMENT_PORT)
+    assert code == 1
+    assert reason.startswith("environments[game].server: nothing has listened at port 8000 for 1 s; read the log")
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 _TRIAL: Final = ([3, 5, 7, 2, 4], [6, 1, 4, 7, 5], [2, 6, 3])
 """Token ids of three sequences, with which a model shows whether it keeps sequences of one row apart."""
+_WINDOWS: Final = ("sliding_window", "attention_chunk_size")
+"""Names of attributes and settings with the number of tokens that a token sees."""
+_SHORT_WINDOW: Final = 2
 _DROPS: Final = re.compile("dropout|layerdrop|pdrop")
 """Names of attributes and settings with the share of values, or of layers, that a module leaves out."""
 
@@ -128,16 +132,17 @@ class CausalLM(torch.nn.Module):
         """Return whether sequences of one row are computed as each alone; attention is set to what does it, then.
 
         They are not where layers have more memory than attention, or masks that attention without one cannot know of.
-        Models for flash attention hand windows to it, and no masks.
+        Most models hand their windows to attention, and some have them in masks alone.
         """
         if not getattr(self.module, "_supports_flash_attn", False):
             return False
         first, other, second = _TRIAL
-        lengths = [len(first), len(second)]
-        usual, alone = self.module.config._attn_implementation, self._states(second)
-        _set_attention(self.module, PACKED)
+        lengths, usual = [len(first), len(second)], self.module.config._attn_implementation
         try:
-            found, again = (self._states([*before, *second], lengths)[len(first) :] for before in (first, other))
+            with _short_windows(self.module):
+                alone = self._states(second)
+                _set_attention(self.module, PACKED)
+                found, again = (self._states([*before, *second], lengths)[len(first) :] for before in (first, other))
         except TypeError:  # Layers do not hand on what attention needs.
             is_apart = False
         except ValueError:  # Torch's own attention would leave out the same parts of the scores, in silence.
@@ -197,6 +202,26 @@ def _set_attention(module: Any, name: str) -> None:
     for layer in module.modules():
         if (settings := getattr(layer, "config", None)) is not None:
             settings._attn_implementation = name
+
+
+@contextmanager
+def _short_windows(module: Any) -> Iterator[None]:
+    """Shorten the windows of attention, so that sequences of a few tokens show what is done with them."""
+    layers = list(module.modules())
+    keepers = {id(one): one for layer in layers for one in (layer, getattr(layer, "config", None))}.values()
+    windows = [
+        (one, name, value)
+        for one in keepers
+        for name in _WINDOWS
+        if isinstance(value := getattr(one, name, None), int) and value > _SHORT_WINDOW
+    ]
+    for keeper, name, _ in windows:
+        setattr(keeper, name, _SHORT_WINDOW)
+    try:
+        yield
+    finally:
+        for keeper, name, value in windows:
+            setattr(keeper, name, value)
 
 
 def _differ_less(values: Tensor, others: Tensor, share: float) -> bool:

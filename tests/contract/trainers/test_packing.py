@@ -16,6 +16,7 @@ from transformers import (
     Mamba2Config,
     MistralConfig,
     OPTConfig,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -37,6 +38,8 @@ _SHAPE: dict[str, Any] = {
     "max_position_embeddings": 256,
 }
 _WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3}
+_LONG = {"sliding_window": 12}
+"""A window that is longer than the sequences of a trial, and shorter than those of the samples."""
 _EXPERTS = {"moe_intermediate_size": 32, "num_experts": 3, "num_experts_per_tok": 2}
 PACKED = {
     "qwen3": Qwen3Config(**_SHAPE),
@@ -56,6 +59,9 @@ ROWS = {
     "gpt-oss, whose scores have sinks": GptOssConfig(**_SHAPE, **_WINDOWS, num_local_experts=2, num_experts_per_tok=1),
     "mamba2, which has no attention": Mamba2Config(
         vocab_size=128, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, n_groups=1
+    ),
+    "qwen2 with experts, whose windows are in masks alone": Qwen2MoeConfig(
+        **_SHAPE, **_EXPERTS, **_WINDOWS | _LONG, use_sliding_window=True
     ),
     "falcon, with alibi": FalconConfig(
         vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, alibi=True

@@ -26,24 +26,28 @@ _WEIGHT_BYTES: Final = 4
 _GRADIENT_BYTES: Final = 4
 _MOMENT_BYTES: Final = 8
 _CAST_BYTES: Final = 2
-"""Of a weight, in bfloat16, while layers compute."""
+"""Size of the bfloat16 copy of a weight while layers compute."""
 _WHOLE_BYTES: Final = 8
-"""Of a weight of what FSDP puts together: itself, and its gradient until that is cut up."""
+"""Size of a weight that FSDP has put together, and of its gradient until that is cut up."""
 _NEXT_LAYER_BYTES: Final = 6
-"""Of a weight of the layer that FSDP fetches meanwhile, and of the gradient that it cuts up."""
+"""Size of a weight of the layer that FSDP fetches meanwhile, and of the gradient that it cuts up."""
 _ACTIVATION_BYTES: Final = 4
 _HIDDEN_VALUES: Final = 10.5
 """Values that a layer of transformers keeps per token for the backward pass, in units of the hidden size; the next two
 in units of the MLP's size and of the width of queries and keys. Models without norms of queries and keys keep less."""
 _MLP_VALUES: Final = 4
 _ATTENTION_VALUES: Final = 4
+_SCORE_VALUES: Final = 4
+"""Values that a layer computes with for each head and pair of tokens, in a model that keeps scores."""
+_KEPT_SCORE_VALUES: Final = {Recompute.NONE: 2, Recompute.SELECTIVE: 1, Recompute.FULL: 0}
+"""Values that each layer keeps of them for the backward pass."""
 _SAFE_SHARE: Final = 0.8
-"""Of a GPU, that a trainer which recomputes less than it could may need by the estimate."""
+"""Share of a GPU that a trainer which recomputes less than it could may need by the estimate."""
 _CHUNK_LOGITS: Final = 1 << 26
 """Logits that a trainer computes at a time, at most."""
 _LARGEST_CHUNK_TOKENS: Final = 2048
 TRAINED_LOGIT_BYTES: Final = 20
-"""Per logit of these: logits, log-softmax, entropy, and their gradients."""
+"""Size of what is computed of one of these logits: logit, log-softmax, entropy, and their gradients."""
 
 _SHOWN_BYTES: Final = 1 << 26
 _SIZES: Final = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")
@@ -64,11 +68,18 @@ class ModelSize:
     """Whether the output layer is the embedding."""
     num_heads: int | None = None
     """Attention heads; None: as many as fill the hidden size."""
+    keeps_scores: bool = False
+    """Whether training keeps the scores of all pairs of tokens, as no kernel computes soft caps or sinks."""
+
+    @property
+    def query_heads(self) -> int:
+        """Number of attention heads."""
+        return self.num_heads or self.hidden_size // self.head_size
 
     @property
     def attention_width(self) -> int:
         """Values of all queries and keys of a token in one layer."""
-        return ((self.num_heads or self.hidden_size // self.head_size) + self.num_kv_heads) * self.head_size
+        return (self.query_heads + self.num_kv_heads) * self.head_size
 
     @property
     def embedding(self) -> int:
@@ -97,9 +108,9 @@ class ModelSize:
         is_tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
         # A token of a mixture of experts passes through several small ones.
         experts = (text.get("num_experts_per_tok") or 0) * (text.get("moe_intermediate_size") or 0)
-        return cls(
-            num_parameters, layers, hidden, max(intermediate, experts), vocab, kv_heads, head_size, is_tied, heads
-        )
+        channels = max(intermediate, experts)
+        keeps_scores = bool(text.get("attn_logit_softcapping")) or text.get("model_type") == "gpt_oss"
+        return cls(num_parameters, layers, hidden, channels, vocab, kv_heads, head_size, is_tied, heads, keeps_scores)
 
 
 def logit_chunk_tokens(vocab_size: int) -> int:
@@ -213,7 +224,10 @@ def values_per_token(spec: RLJobSpec, model: ModelSize, recompute: Recompute) ->
         kept = everything - _MLP_VALUES * channels / tensor
     else:  # The input, and what products and attention return.
         kept = (3 * hidden + 2 * channels + 2 * width) / tensor
-    return kept * model.num_layers / trainer.pipeline_parallel_size + everything
+    # Of a token, in a sequence of the longest context.
+    pairs = model.query_heads * spec.model.max_context_tokens if model.keeps_scores else 0
+    kept += _KEPT_SCORE_VALUES[recompute] * pairs
+    return kept * model.num_layers / trainer.pipeline_parallel_size + everything + _SCORE_VALUES * pairs
 
 
 def gib(num_bytes: float) -> str:

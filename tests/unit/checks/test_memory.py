@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from longshore.api.spec import RLJobSpec
-from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, trainer_need
+from longshore.api.training import Recompute
+from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, trainer_need, values_per_token
 
 SIZES = {
     "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
@@ -136,6 +137,17 @@ def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) ->
     apart = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 8}}
     separate = RLJobSpec.model_validate(spec(rollout=awake).model_dump() | apart)
     assert memory_mistakes(separate, model, 80e9) == []
+
+
+@pytest.mark.parametrize("config", [{"attn_logit_softcapping": 50.0}, {"model_type": "gpt_oss"}])
+def test_scores_without_a_kernel_cost_the_square_of_the_context(config: dict[str, Any], model: ModelSize) -> None:
+    with_scores = ModelSize.of({**CONFIG, **config}, NUM_PARAMETERS)
+    assert with_scores is not None
+    square = 28 * 8192  # heads · tokens that a token sees
+    for recompute, per_layer in ((Recompute.NONE, 2), (Recompute.SELECTIVE, 1), (Recompute.FULL, 0)):
+        more = values_per_token(spec(), with_scores, recompute) - values_per_token(spec(), model, recompute)
+        assert more == pytest.approx((28 * per_layer + 4) * square)
+    assert ModelSize.of({**CONFIG, "attn_logit_softcapping": None}, NUM_PARAMETERS) == model
 
 
 def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:

@@ -43,6 +43,6 @@ class Hub(ApiModel):
 
     @property
     def port(self) -> int:
-        """At which the Hub listens."""
+        """Port at which the Hub listens."""
         parts = urlsplit(self.endpoint or DEFAULT_ENDPOINT)
         return parts.port or _DEFAULT_PORTS[parts.scheme]

@@ -16,5 +16,5 @@ class Records(ApiModel):
 
     @property
     def max_samples_bytes(self) -> int:
-        """In bytes."""
+        """Largest size of all samples, in bytes."""
         return parse_bytes(self.max_samples_size)

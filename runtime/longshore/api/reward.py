@@ -218,11 +218,11 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
 
 
 _POD_MEMORY_BYTES: Final = 2 << 30
-"""Of a reward pod besides its workers: the Ray node."""
+"""Memory of a reward pod besides that of its workers."""
 _WORKER_MEMORY_BYTES: Final = 1 << 30
-"""Of a scoring process besides the programs that it runs."""
+"""Memory of a scoring process without the programs that it runs."""
 _REQUEST_MEMORY_BYTES: Final = 32 << 20
-"""Of an open request: its client takes about 1 MiB, and rows of the data may be large."""
+"""Memory of an open request: its client takes about 1 MiB, and rows of the data may be large."""
 _REWARD_RULES: Final = (
     have_different_names("functions"),
     Rule(

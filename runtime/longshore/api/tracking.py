@@ -103,7 +103,7 @@ class Tracking(ApiModel):
 
     @property
     def ports(self) -> list[int]:
-        """Of the services that the coordinator connects to."""
+        """Ports of the trackers that the coordinator connects to."""
         return sorted({_port(address) for address in self._addresses()})
 
     def _addresses(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ Fits = Callable[[RLJobSpec], bool]
 
 _MAX_NAMED: Final = 2
 _MAX_UTILIZATION: Final = 0.95
-"""Of a GPU, that an engine can be given in practice."""
+"""Share of a GPU that an engine can be given in practice."""
 
 
 def engine_remedy(spec: RLJobSpec, need_bytes: float, gpu_bytes: float, fits: Fits) -> str:

@@ -37,7 +37,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Of one check of one job."""
+    """Result of one check of a job."""
 
     name: Check
     mistakes: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LENGTH_BYTES: Final = 8
-"""Of the length of the header, before it."""
+"""Size of the number before the header, which is the length of the header."""
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library."""
 _LFS_POINTER: Final = b"version https://git-lfs"
@@ -27,7 +27,7 @@ class StoredTensor:
     """Where a tensor is in its file, and how its values are written."""
 
     dtype: str
-    """In the words of the format, such as F32 or BF16."""
+    """Data type by its name in the format, such as F32 or BF16."""
     shape: tuple[int, ...]
     begin: int
     """Position of its first byte in the file."""

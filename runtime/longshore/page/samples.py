@@ -7,11 +7,11 @@ from typing import Any, Final
 from longshore.page.view import SampleGroup, SampleResponse, SampleTurn
 
 MAX_TEXT_CHARACTERS: Final = 100_000
-"""Of one response."""
+"""Largest number of characters of a response that are shown."""
 MAX_STATE_CHARACTERS: Final = 2_000
-"""Of the final state of an episode; its sample file has all of it."""
+"""Largest number of characters of the final state of an episode that are shown; its sample file has all of it."""
 MAX_EXCERPT_CHARACTERS: Final = 300
-"""Of a prompt in a list."""
+"""Largest number of characters of a prompt in a list."""
 HEAD_COLUMNS: Final = (
     "draw", "prompt_index", "domain", "outcome", "prompt", "answer", "response_tokens", "reward",
 )  # fmt: skip

@@ -21,7 +21,7 @@ CHUNK_TOKENS: Final = 8192
 
 
 class Reserve:
-    """Of one engine."""
+    """Tokens that the scheduler of one engine keeps free for running requests."""
 
     def __init__(self, max_new_tokens: int) -> None:
         """Take `max_new_tokens`, the limit of every response, which is all that the scheduler knows of its length."""

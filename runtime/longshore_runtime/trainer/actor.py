@@ -169,7 +169,7 @@ class TrainerActor:
         self._sender = None
 
     def save(self, directory: str) -> None:
-        """Save the trainer's part of a checkpoint. Only the first rank writes, so only it flushes files to disk."""
+        """Save the trainer's part of a checkpoint. The first rank flushes the files of all ranks to disk."""
         path = self._path(directory)
         self._running.save(path)
         _free_gpu_memory()

@@ -26,7 +26,8 @@ def elastic_job(name: str, *, step_s: float = 0.02, pods: int = 2, **engine: Any
     """Streams, on pods of one pretended GPU each; the longest response of a round takes seconds."""
     manifest = fake_job(name)
     manifest["spec"]["algorithm"] |= {
-        "steps": 8, "promptsPerStep": NUM_PROMPTS, "responsesPerPrompt": NUM_RESPONSES, "maxResponseTokens": 200
+        "steps": 8, "promptsPerStep": NUM_PROMPTS, "responsesPerPrompt": NUM_RESPONSES, "maxResponseTokens": 200,
+        "longRoundUpdates": "One",  # Then long rounds stream, too.
     }  # fmt: skip
     manifest["spec"]["rollout"] = {
         "strategy": "TailBatching",

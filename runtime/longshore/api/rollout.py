@@ -219,9 +219,9 @@ class Rollout(ApiModel):
     KeepTokens: a later round continues it with newer weights. Unset: KeepTokens for PartialRollout, otherwise
     DropTokens."""
     handover: Handover | None = None
-    """When the trainer gets the groups of a round. AfterRound: at its end. Streamed: while it runs, for one update at
-    its end. Pipelined: while it runs, with an update for every promptsPerUpdate groups. Unset: Pipelined for
-    GroupPipeline, otherwise AfterRound."""
+    """When the trainer gets the groups of a round. AfterRound: at its end. Streamed: while it runs, for an update at
+    its end; at its end if it makes several. Pipelined: while it runs, with an update for every promptsPerUpdate groups.
+    Unset: Pipelined for GroupPipeline, otherwise AfterRound."""
     repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
     """When pods leave the rollout to train for the rest of a round, with handover Streamed."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)

@@ -5,6 +5,8 @@ prompts would move the weights in one update of so many, and the policy would le
 lengths.
 """
 
+from collections.abc import Sequence
+
 from longshore.api.algorithm import Algorithm, LongRoundUpdates
 from longshore.api.rollout import Handover, Rollout
 from longshore.api.round_status import RoundKind
@@ -20,6 +22,15 @@ def update_sizes(algorithm: Algorithm, handover: Handover, num_updates: int) -> 
     if num_updates == 1 or not divides_long_rounds(algorithm, handover):
         return (algorithm.groups_per_update,)
     return divided(algorithm.prompts_per_step, num_updates)
+
+
+def streams_gradients(handover: Handover, update_sizes: Sequence[int]) -> bool:
+    """Return whether gradients of a round with these updates are computed while it runs, for its end.
+
+    Only those of a single update can be: a later update needs the weights after the earlier ones, and the first has to
+    take groups whatever their length, the longest of which are ready at the end.
+    """
+    return handover is Handover.STREAMED and len(update_sizes) == 1
 
 
 def divided(num_groups: int, num_updates: int) -> tuple[int, ...]:
@@ -48,11 +59,10 @@ def divides_long_rounds(algorithm: Algorithm, handover: Handover) -> bool:
     Old log-probabilities of the trainer are computed before the first update, so updates wait for the whole round.
     """
     objective = algorithm.objective
-    waits = not is_relative_to_trainer(objective, algorithm.rollout_correction) or handover is Handover.AFTER_ROUND
+    waits = not is_relative_to_trainer(objective, algorithm.rollout_correction) or handover is not Handover.PIPELINED
     return (
         algorithm.long_round_updates is LongRoundUpdates.PER_ROUND
         and algorithm.prompts_per_update is None
-        and handover is not Handover.STREAMED
         and not objective.needs_whole_batch
         and waits
     )

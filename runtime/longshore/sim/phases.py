@@ -5,8 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
+from longshore.api.rollout import Handover
 from longshore.policy.draws import Draw
 from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
+from longshore.policy.long_round_updates import streams_gradients
 from longshore.policy.old_log_probs import computes_old_log_probs
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
@@ -76,7 +78,7 @@ class BatchedTraining(TrainingPhase):
         pipelined = MAX_TOKENS_PER_REPLICA * len(self.shape.replicas)
         self._budget = pipelined if self._is_pipelined else _WHOLE_UPDATE
         self._handover = HandoverQueue((job.groups_per_update,), self._budget)
-        self._trainer: SimTrainer = SimTrainer(self.shape, recorder)
+        self.trainer = self._trainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}
         self._batches: list[Batch] = []
 
@@ -87,7 +89,7 @@ class BatchedTraining(TrainingPhase):
             makes_one_update=is_undivided and layout.num_epochs == 1,
             begins_during_round=self._is_pipelined,
         )
-        self._trainer.begin_round(computes_old_log_probs=computes)
+        self.trainer.begin_round(computes_old_log_probs=computes)
         self._handover = HandoverQueue(update_sizes, self._budget)
         self._samples = {}
 
@@ -101,39 +103,52 @@ class BatchedTraining(TrainingPhase):
         self._batches += self._handover.round_ended()
         has_own_gpus = self._job.trainer.pool is not None
         self._train(self._queue.now_s if has_own_gpus else self._to_training(self.shape.replicas))
-        return max(self._queue.now_s, self._trainer.free_s)
+        return max(self._queue.now_s, self.trainer.free_s)
 
     def _train(self, from_s: float) -> None:
         batches, self._batches = self._batches, []
         for batch in batches:
             samples = [tokens for draw in batch.draws for tokens in self._samples[draw]]
-            self._trainer.train(samples, from_s, ends_update=batch.ends_update)
+            self.trainer.train(samples, from_s, ends_update=batch.ends_update)
 
 
 class StreamedTraining(TrainingPhase):
-    """Gradients on GPUs that were repurposed while the round ran, the rest and the update on all."""
+    """Gradients on GPUs that were repurposed while the round ran, the rest and the update on all.
+
+    Rounds of several updates are trained on after they have ended.
+    """
 
     def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         super().__init__(job, queue, recorder)
         share = job.trainer.fetched_once_share
         most = None if share is None else math.ceil(share * job.shape.num_prompts)
-        self._trainer: StreamingTrainer = StreamingTrainer(self.shape, queue, recorder, most)
+        self._streaming = StreamingTrainer(self.shape, queue, recorder, most)
+        self._after_round = BatchedTraining(job, queue, recorder)
+        self.is_streamed = True
+        """Whether gradients of the round can be computed while it runs."""
+        self._trainer: SimTrainer | StreamingTrainer = self._streaming
         self._awake: set[int] = set()
         self.wake_s = 0.0
         """From the decision to repurpose GPUs until their replicas were awake, in this round."""
 
     def begin_round(self, update_sizes: Sequence[int]) -> None:
-        self._trainer.begin_round()
+        self.is_streamed = streams_gradients(Handover.STREAMED, update_sizes)
+        self._trainer = self._streaming if self.is_streamed else self._after_round.trainer
+        self._streaming.begin_round()
+        self._after_round.begin_round(update_sizes)
         self._awake = set()
         self.wake_s = 0.0
 
     def train_on(self, group: TrainableSamples) -> None:
-        self._trainer.train_on(group.num_tokens)
+        if self.is_streamed:
+            self._streaming.train_on(group.num_tokens)
+        else:
+            self._after_round.train_on(group)
 
     @property
     def work(self) -> StreamedWork:
         """Work of the replicas in the step that has ended."""
-        return self._trainer.work
+        return self._streaming.work
 
     def repurpose(self, gpus: Sequence[int], decided_s: float) -> None:
         """Wake the replicas that lie on these GPUs, which are free."""
@@ -144,12 +159,14 @@ class StreamedTraining(TrainingPhase):
         self.wake_s = awake_s - decided_s
         self._awake.update(replicas)
         for replica in replicas:
-            self._trainer.join(replica, awake_s)
+            self._streaming.join(replica, awake_s)
 
     def finish(self) -> float:
+        if not self.is_streamed:
+            return self._after_round.finish()
         asleep = [replica for index, replica in enumerate(self.shape.replicas) if index not in self._awake]
         others_from_s = self._to_training(asleep) if asleep else self._queue.now_s
-        return self._trainer.finish(self._queue.now_s, others_from_s)
+        return self._streaming.finish(self._queue.now_s, others_from_s)
 
 
 def training_phase(job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> TrainingPhase:

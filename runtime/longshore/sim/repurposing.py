@@ -46,9 +46,11 @@ class SimRepurposing:
         self.reasons: list[str] = []
         """Of what was decided in this round."""
 
-    def begin_round(self, tp_size: int) -> Milestones:
-        """Begin a round; returns the moments at which to look whether to repurpose pods."""
-        self.reasons = []
+    def begin_round(self, tp_size: int) -> Milestones | None:
+        """Begin a round; return the moments at which to look whether to repurpose pods, if any."""
+        self.reasons, self.pace = [], None
+        if not self._training.is_streamed:
+            return None
         self.pace = self._gate.begin_round(tp_size) if self._gate is not None else None
         return Milestones(self._job.trainer.scale_down_at)
 
@@ -77,7 +79,7 @@ class SimRepurposing:
 
     def step_ended(self, totals: RoundTotals, step_s: float) -> None:
         """Learn from the step of the round, which is over."""
-        if self._gate is not None:
+        if self._gate is not None and self._training.is_streamed:
             done = self._training.work
             self._gate.ended(
                 StepOutcome(

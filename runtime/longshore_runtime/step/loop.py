@@ -223,7 +223,7 @@ def report_step(
     if (repurposing := done.step.repurposing) is not None:
         repurposed = repurposing.times
         regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
-    if gate is not None:
+    if gate is not None and repurposing is not None:
         step_s = marks.published_s - marks.begun_s
         outcome = step_outcome(result.end.kind, trained, step_s, num_replicas, repurposed)
         saved_s = gate.ended(outcome)

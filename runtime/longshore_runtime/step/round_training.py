@@ -139,11 +139,10 @@ class RoundTraining:
         )
 
     def _repurposing(self, step: int, work: StepWork) -> Repurposing | None:
-        """Return what repurposes pods while the round of a step runs; None: the job never does."""
+        """Return what repurposes pods while the round of a step runs; None: its gradients are not streamed there."""
         options, parts = self._options.repurposing, self._parts
-        if options is None:
+        if options is None or not isinstance(work, StreamedUpdate):
             return None
-        assert isinstance(work, StreamedUpdate), "pods are repurposed for streamed gradients only"
         return Repurposing(
             options,
             step,

@@ -6,7 +6,7 @@ from functools import partial
 
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
-from longshore.policy.long_round_updates import update_sizes
+from longshore.policy.long_round_updates import streams_gradients, update_sizes
 from longshore.policy.old_log_probs import computes_old_log_probs, is_relative_to_trainer
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
@@ -37,12 +37,12 @@ def step_work(
     verify = options.verify_every is not None and step % options.verify_every == 0
 
     samples = partial(batch_samples, records=prompts, algorithm=algorithm, policy_version=policy_version)
-    if handover is Handover.STREAMED:
+    sizes = update_sizes(algorithm, handover, num_updates)
+    if streams_gradients(handover, sizes):
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
         return StreamedUpdate(trainers, samples, events, clock, awake=awake, verify=verify, max_mismatch=limit)
     is_pipelined, objective = handover is Handover.PIPELINED, algorithm.objective
     budget = max_tokens_per_batch(objective, trainers.num_replicas, is_pipelined=is_pipelined)
-    sizes = update_sizes(algorithm, handover, num_updates)
     begins_during_rollout = is_pipelined and options.trains_during_rollout
     is_relative = is_relative_to_trainer(objective, algorithm.rollout_correction)
     computes = computes_old_log_probs(

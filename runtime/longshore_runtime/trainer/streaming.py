@@ -1,4 +1,4 @@
-"""Make the one update of a step whose gradients are streamed.
+"""Make the only update of a step whose gradients are streamed.
 
 Groups go to awake replicas while the round runs, and the rest to all replicas at its end (RollPacker, section 4.4).
 """

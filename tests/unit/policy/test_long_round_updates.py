@@ -15,7 +15,7 @@ from longshore.api.rollout import Handover, Rollout, Strategy, TailBatchingSetti
 from longshore.api.round_status import RoundKind
 from longshore.policy.auto import Auto, RoundChoice
 from longshore.policy.draws import DrawCursor
-from longshore.policy.long_round_updates import divided, expected_updates, update_sizes
+from longshore.policy.long_round_updates import divided, expected_updates, streams_gradients, update_sizes
 from longshore.policy.round import ResponseFinished
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.tail_batching import TailBatching
@@ -96,7 +96,6 @@ def test_a_job_that_goes_on_from_a_checkpoint_makes_the_same_updates() -> None:
         ({"objective": ReinforcePlusPlus()}, Handover.AFTER_ROUND),
         ({"rollout_correction": RolloutCorrection()}, Handover.PIPELINED),
         ({"objective": Gspo()}, Handover.PIPELINED),
-        ({}, Handover.STREAMED),
     ],
 )
 def test_a_long_round_is_not_divided(fields: dict[str, Any], handover: Handover) -> None:
@@ -108,9 +107,18 @@ def test_a_long_round_is_not_divided(fields: dict[str, Any], handover: Handover)
     "fields",
     [{}, {"rollout_correction": RolloutCorrection()}, {"epochs_per_step": 2}, {"objective": Gspo()}],
 )
-def test_a_long_round_is_divided(fields: dict[str, Any]) -> None:
-    assert update_sizes(algorithm(**fields), Handover.AFTER_ROUND, 5) == (1, 2, 1, 2, 2)
-    assert update_sizes(algorithm(**fields), Handover.AFTER_ROUND, 1) == (NUM_PROMPTS,)
+@pytest.mark.parametrize("handover", [Handover.AFTER_ROUND, Handover.STREAMED])
+def test_a_long_round_is_divided(handover: Handover, fields: dict[str, Any]) -> None:
+    assert update_sizes(algorithm(**fields), handover, 5) == (1, 2, 1, 2, 2)
+    assert update_sizes(algorithm(**fields), handover, 1) == (NUM_PROMPTS,)
+
+
+def test_gradients_are_streamed_in_rounds_of_a_single_update() -> None:
+    one, streamed = algorithm(long_round_updates=LongRoundUpdates.ONE), Handover.STREAMED
+    assert streams_gradients(streamed, update_sizes(one, streamed, 5))
+    assert streams_gradients(streamed, update_sizes(algorithm(), streamed, 1))
+    assert not streams_gradients(streamed, update_sizes(algorithm(), streamed, 5))
+    assert not streams_gradients(Handover.AFTER_ROUND, (NUM_PROMPTS,))
 
 
 def test_updates_that_a_job_asks_for_are_those_of_every_round() -> None:

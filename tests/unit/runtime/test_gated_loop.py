@@ -85,8 +85,29 @@ def test_forecasts_are_reported_from_step_two_and_checkpoints_keep_what_was_lear
     assert _num_rounds(store) == NUM_STEPS + 2, "a run that goes on has what was learned before"
 
 
+def test_streamed_rounds_train_the_default_weights_and_long_ones_repurpose_no_pod(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"kinds": (Replicas, Timed), "trains_during_rollout": False}
+    repurposing = RepurposingOptions(attempt=1, max_response_tokens=64, fixed_fraction=None)
+    default = run(**options)
+    streamed = run(root=tmp_path, handover=Handover.STREAMED, repurposing=repurposing, **options)
+    assert streamed.error == ""
+    assert streamed.model == default.model
+    assert [row["num_updates"] for row in streamed.ledger] == [row["num_updates"] for row in default.ledger]
+    has_several = [row["num_updates"] > 1 for row in streamed.ledger]
+    assert any(has_several)
+    assert ["replicas" not in row for row in streamed.ledger] == has_several
+    benefit = _state(CheckpointStore(tmp_path / "output" / "checkpoints", keep=2))["kinds"]
+    num_streamed = len(has_several) - sum(has_several)
+    assert sum(known["batch_tokens"]["count"] for known in benefit.values()) == num_streamed
+
+
 def _num_rounds(store: CheckpointStore) -> int:
     """That were replayed."""
+    return int(_state(store)["kinds"]["Full"]["all_s"]["count"])
+
+
+def _state(store: CheckpointStore) -> Any:
+    """Of the benefit gate in the newest checkpoint."""
     newest = store.newest()
     assert newest is not None
-    return int(newest.state()["benefit"]["kinds"]["Full"]["all_s"]["count"])
+    return newest.state()["benefit"]

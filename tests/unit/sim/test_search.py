@@ -126,7 +126,7 @@ def test_frontiers_are_tried_where_updates_follow_while_the_round_runs() -> None
         (Strategy.GROUP_PIPELINE, Training.AFTER_ROUND, set(), False),
     ],
 )
-def test_a_streamed_handover_takes_no_updates_from_long_rounds(
+def test_a_handover_that_takes_updates_from_long_rounds_is_not_tried(
     strategy: Strategy, training: Training, divided_in: set[Training], is_tried: bool
 ) -> None:
     """Unless the job has one: with a single update, long rounds teach less."""

@@ -231,6 +231,20 @@ def test_a_fixed_trigger_frees_gpus_once_per_round_when_its_share_is_served() ->
     assert early < late
 
 
+def test_rounds_of_several_updates_train_afterwards_with_all_gpus() -> None:
+    divided = frozenset({Training.STREAMED, Training.AFTER_ROUND})
+    trainer = replace(STREAMED, scale_down_at=0.25, divided_in=divided)
+    streamed, plain = (
+        simulate(job(Strategy.TAIL_BATCHING, trainer=one), 10)
+        for one in (trainer, replace(IN_TURNS, divided_in=divided))
+    )
+    is_short = [step.kind is RoundKind.SHORT for step in plain.steps]
+    assert [bool(step.scale_downs) for step in streamed.steps] == is_short
+    long, other = ([step for step in run.steps if step.kind is RoundKind.LONG] for run in (streamed, plain))
+    assert long
+    assert [step.train_s for step in long] == pytest.approx([step.train_s for step in other])
+
+
 def test_responses_are_scored_as_they_finish_and_not_when_their_group_is_served() -> None:
     slow_verifier = Rewards(MathsRewards(5.0), num_workers=64)
     spread = TraceLengths([[100, 500, 900, 1300]] * 16)

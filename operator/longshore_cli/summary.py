@@ -36,6 +36,7 @@ def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Ro
         ("draws", _draws(runtime)),
         ("factors", words.factors(runtime.auto) if runtime.auto is not None else ""),
         ("last assignment", assigned(history.view)),
+        ("data types", _data_types(runtime)),
         ("warm start", _warm_start(runtime)),
         ("time", _times(history)),
         ("final model", runtime.final_model or ""),
@@ -93,6 +94,14 @@ def _draws(runtime: RuntimeStatus) -> str:
         parts.append(f"{draws.rejected:,} replaced")
     parts.append(f"{draws.deferred:,} left in the queue")
     return ", ".join(parts)
+
+
+def _data_types(runtime: RuntimeStatus) -> str:
+    types = runtime.data_types
+    if types is None:
+        return ""
+    measured = f"; bfloat16 was measured as {types.speedup:g} times as fast" if types.speedup is not None else ""
+    return f"engines {types.engines}, trainers {types.trainers}{measured}"
 
 
 def _warm_start(runtime: RuntimeStatus) -> str:

@@ -8,8 +8,9 @@ from pydantic import Field
 from longshore.api.base import ApiModel
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.reward import SandboxLayer
-from longshore.api.rollout import Handover
+from longshore.api.rollout import EngineDtype, Handover
 from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundStatus, RoundSummary
+from longshore.api.training import TrainerDtype
 
 _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
@@ -82,6 +83,19 @@ class WarmStart(ApiModel):
     """Seconds that the warm start took, or had taken when its result was cached."""
     cached: bool = False
     """Whether the result of an earlier job was used."""
+
+
+class DataTypes(ApiModel):
+    """Types in which engines and trainers compute, and what follows from them."""
+
+    engines: EngineDtype
+    """Data type of the engines. auto: that of the checkpoint."""
+    trainers: TrainerDtype
+    """Data type of the layers of the trainers."""
+    speedup: float | None = Field(default=None, ge=0, le=MAX_COUNT, alias="bfloat16Speedup")
+    """How many times as fast as in float32 the pods multiply matrices in bfloat16. Unset: it was not measured."""
+    max_log_prob_mismatch: float = Field(ge=0, le=MAX_COUNT)
+    """Largest mean difference of their log-probabilities per token that is allowed."""
 
 
 class ProgressUnit(StrEnum):
@@ -281,6 +295,8 @@ class RuntimeStatus(ApiModel):
     """Totals over the rounds so far of strategies without short rounds."""
     prompts: PromptCounts | None = None
     """How the prompts of the data are used. Unset with a built-in task."""
+    data_types: DataTypes | None = None
+    """Types in which engines and trainers compute."""
     warm_start: WarmStart | None = None
     """Supervised warm start of the built-in model, if the job asks for one."""
     rewards: RewardLoad | None = None

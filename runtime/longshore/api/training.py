@@ -20,6 +20,13 @@ class Recompute(StrEnum):
     FULL = "Full"
 
 
+class TrainerDtype(StrEnum):
+    """Type in which the layers of a trainer compute, by its name in torch."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class TrainerBackend(StrEnum):
     """Training library."""
 
@@ -68,6 +75,10 @@ class TrainerSettings(ApiModel, rules=_RULES):
     recompute: Recompute | None = None
     """What is computed a second time for the gradient, to save memory. Selective: all but matrix products and attention
     (Megatron: the MLPs). Full: every layer, from its input. Unset: the first of None, Selective and Full that fits."""
+    dtype: TrainerDtype | None = None
+    """Data type in which layers compute; weights, sums of gradients and optimizer state are float32. Unset: bfloat16 on
+    GPUs. On CPUs the type of `rollout.engine.dtype`; where that is auto too, the coordinator measures products of
+    matrices at the start, and engines and trainers use bfloat16 if it is faster."""
     offload_gradients: bool = False
     """Whether gradients wait in host memory for the end of the round."""
     offload_reference: bool = False

@@ -18,6 +18,7 @@ def job_head(spec: RLJobSpec, name: str, namespace: str) -> JobHead:
     """Return the head of the page: name, settings and the like."""
     limit = mismatch_limit(
         spec.rollout,
+        spec.trainer.dtype,
         engines_have_accelerators=spec.workers.has_accelerator,
         trainers_have_accelerators=spec.training_pods.has_accelerator,
     )
@@ -44,6 +45,8 @@ def job_view(
     written_s: float,
 ) -> JobPageView:
     """Return the part of the page that is sent at once."""
+    if runtime is not None and runtime.data_types is not None:
+        job = job.model_copy(update={"max_mismatch": runtime.data_types.max_log_prob_mismatch})
     return JobPageView(
         written_s=written_s,
         job=job,

@@ -9,6 +9,8 @@ import math
 from typing import Final
 
 from longshore.api.rollout import EngineBackend, Rollout
+from longshore.api.training import TrainerDtype
+from longshore.policy.data_types import trainer_dtype
 
 FLOAT32_LIMIT: Final = 1e-3
 """Where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
@@ -17,7 +19,13 @@ SIXTEEN_BIT_LIMIT: Final = 0.1
 of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and mixtures of experts."""
 
 
-def mismatch_limit(rollout: Rollout, *, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
+def mismatch_limit(
+    rollout: Rollout,
+    dtype: TrainerDtype | None,
+    *,
+    engines_have_accelerators: bool,
+    trainers_have_accelerators: bool,
+) -> float:
     """Limit of the mean mismatch of log-probabilities; infinite for engines without a model, which make theirs up."""
     if rollout.max_log_prob_mismatch is not None:
         return rollout.max_log_prob_mismatch
@@ -26,17 +34,20 @@ def mismatch_limit(rollout: Rollout, *, engines_have_accelerators: bool, trainer
     return default_limit(
         engine_dtype=rollout.engine.dtype,
         engines_have_accelerators=engines_have_accelerators,
-        trainers_have_accelerators=trainers_have_accelerators,
+        dtype=trainer_dtype(dtype, has_accelerators=trainers_have_accelerators),
     )
 
 
-def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
-    """Return the limit of a job that sets none; `engine_dtype` as in `rollout.engine.dtype`.
+def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, dtype: TrainerDtype) -> float:
+    """Return the limit of a job that sets none.
 
-    Trainers compute in float32 on the CPU and in bfloat16 on accelerators.
+    Args:
+        engine_dtype: as in `rollout.engine.dtype`.
+        engines_have_accelerators: see `engines_are_exact`.
+        dtype: type in which trainers compute.
     """
     is_exact = engines_are_exact(engine_dtype, have_accelerators=engines_have_accelerators)
-    return FLOAT32_LIMIT if is_exact and not trainers_have_accelerators else SIXTEEN_BIT_LIMIT
+    return FLOAT32_LIMIT if is_exact and dtype is TrainerDtype.FLOAT32 else SIXTEEN_BIT_LIMIT
 
 
 def engines_are_exact(engine_dtype: str, *, have_accelerators: bool) -> bool:

@@ -67,8 +67,8 @@ def attend_to_own_sequence(
 def _attend_at_once(
     query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Compute all sequences in one kernel, which does not know autocast: queries with norms are fp32 under it."""
-    q, k, v = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
+    """Compute all sequences in one kernel."""
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
     found = varlen_attn(
         q,
         k,

@@ -44,10 +44,10 @@ class FlatResponseTokens:
 
 
 class CausalLM(torch.nn.Module):
-    """A causal language model with fp32 weights; on CUDA, layers compute in bf16 (autocast)."""
+    """A causal language model with fp32 weights, which compute; a subclass may compute with copies of another type."""
 
-    caches_casts = True
-    """Whether a weight that is used twice in a pass is cast to bf16 once."""
+    rounding = 1e-3
+    """Relative difference of hidden states that two kernels may show."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
         """Load a checkpoint; raises OSError or ValueError for an unusable one.
@@ -109,11 +109,9 @@ class CausalLM(torch.nn.Module):
 
         Tokens and `predicts` have sequences of these lengths, one behind the other in one row or each in a padded row.
         """
-        is_cuda = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
-            hidden = self._hidden(tokens, lengths if self._packs else None)
-            targets = tokens.roll(-1, dims=1)[predicts]
-            return token_log_probs(hidden[predicts], self._head, targets, temperature, self._chunk_tokens)
+        hidden = self._hidden(tokens, lengths if self._packs else None)
+        targets = tokens.roll(-1, dims=1)[predicts]
+        return token_log_probs(hidden[predicts], self._head, targets, temperature, self._chunk_tokens)
 
     @property
     def _head(self) -> torch.nn.Module:
@@ -149,7 +147,7 @@ class CausalLM(torch.nn.Module):
             is_apart, usual = False, "eager"
         else:
             # Behind another sequence, kernels round as before, but for experts, which get other tokens.
-            is_apart = _differ_less(again, found, 1e-6) and _differ_less(found, alone, 1e-3)
+            is_apart = _differ_less(again, found, 1e-6) and _differ_less(found, alone, self.rounding)
         if not is_apart:
             _set_attention(self.module, usual)
         return is_apart

@@ -1,19 +1,19 @@
-"""Replicas of several ranks, which each have a shard of every tensor (torch's FSDP2).
+"""Replicas whose ranks each have a shard of every tensor (torch's FSDP2), and compute in the type that the job wants.
 
-A layer is whole on a rank while it computes; its gradients are added up over the replica's ranks right after, so that
-each keeps its shard of the sum. Over replicas nothing is added up before the update.
+A layer is whole on a rank while it computes, in that type; its gradients are added up over the replica's ranks right
+after, in float32, so that each keeps its shard of the sum. Over replicas nothing is added up before the update.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -27,18 +27,26 @@ from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
 from longshore_runtime.backends.world import World
 
+_ROUNDING: Final = 0.03
+"""Relative difference of hidden states that two kernels may show which compute in bfloat16."""
 
-def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:
-    """Meet the other ranks; raises ValueError unless replicas of these sizes fill the world."""
+
+def join_replica(world: World, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype) -> Replica:
+    """Meet the other ranks, and compute in `dtype`; raises ValueError unless replicas of these sizes fill the world."""
     sizes.check_world(world.size)
-    join(world, device)
-    return Replica(world, device) if sizes.fsdp == 1 else ShardedReplica(world, device, sizes.fsdp)
+    is_plain = sizes.fsdp == 1 and dtype is torch.float32
+    if world.size > 1 or not is_plain:
+        join(world, device)
+    return Replica(world, device) if is_plain else ShardedReplica(world, device, sizes.fsdp, dtype)
 
 
 class ShardedReplica(Replica):
-    """Replica of `size` consecutive ranks, which call each method together, except `own`, `spread` and `rows`."""
+    """Replica of `size` consecutive ranks, which call each method together, except `own`, `spread` and `rows`.
 
-    def __init__(self, world: World, device: torch.device, size: int) -> None:
+    One rank alone has a shard that is everything, so that FSDP makes the copies of layers in another type.
+    """
+
+    def __init__(self, world: World, device: torch.device, size: int, dtype: torch.dtype) -> None:
         """Form all groups of ranks now, because later some ranks may sleep."""
         super().__init__(world, device)
         mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicas", "shards"))
@@ -48,6 +56,7 @@ class ShardedReplica(Replica):
         for group in (self._shards, self._same_shard):
             distributed_c10d._set_pg_timeout(TIMEOUT, group)  # NCCL's groups of a mesh have ten minutes.
         self._size = size
+        self._dtype = dtype
         self._rank = world.rank % size
 
     @property
@@ -62,7 +71,7 @@ class ShardedReplica(Replica):
 
     def load(self, directory: Path) -> CausalLM:
         """Read this rank's shards of a model; all ranks of the replica must call this together."""
-        return ShardedCausalLM(directory, self._mesh, self._device)
+        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return equally many passes on every rank, since ranks compute together; the last ones may be empty."""
@@ -102,6 +111,8 @@ class ShardedReplica(Replica):
     def whole(self, tensor: Tensor) -> Tensor:
         """See `Replica`; the result is on the device, also for a tensor on the host."""
         shard = self.own(tensor)
+        if self._size == 1:
+            return shard.to(self._device)
         num_rows = -(-len(tensor) // self._size)  # The last ranks may have fewer rows or none.
         padded = torch.zeros(num_rows, *tensor.shape[1:], dtype=tensor.dtype, device=self._device)
         padded[: len(shard)] = shard
@@ -114,9 +125,9 @@ class ShardedReplica(Replica):
         return _rows(parameter)
 
     @property
-    def group(self) -> dist.ProcessGroup:
-        """Group of the ranks of the replica."""
-        return self._shards
+    def group(self) -> dist.ProcessGroup | None:
+        """See `Replica`."""
+        return self._shards if self._size > 1 else None
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -135,11 +146,13 @@ def _rows(parameter: Tensor) -> slice:
 class ShardedCausalLM(CausalLM):
     """A model that is sharded layer by layer; everything outside of layers is one unit."""
 
-    caches_casts = False  # Copies of gathered weights would outlive these.
-
-    def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device) -> None:
+    def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype) -> None:
         """See `CausalLM`. Every rank of the mesh reads its shards, and computes what is needed to verify the model."""
         self._mesh = mesh
+        self._policy = MixedPrecisionPolicy()
+        if dtype is not torch.float32:
+            self._policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+            self.rounding = _ROUNDING
         super().__init__(directory, device)
 
     def _open(self, directory: Path) -> Any:
@@ -160,8 +173,8 @@ class ShardedCausalLM(CausalLM):
     def _shard(self) -> None:
         mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
         for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
-            fully_shard(layer, mesh=mesh)
-        root: Any = fully_shard(self, mesh=mesh)
+            fully_shard(layer, mesh=mesh, mp_policy=self._policy)
+        root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 # Gradients are sums, also over ranks.

@@ -21,6 +21,7 @@ from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorF
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.precision import compute_dtype
 from longshore_runtime.backends.recompute import chosen_recompute, set_recompute
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_moments import MOMENTS, load_moments, save_moments
@@ -76,7 +77,7 @@ class _MicroBatch:
 
 
 class TorchTrainer:
-    """Rank of a torch trainer (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """Rank of a torch trainer (see `Trainer`): fp32 weights, gradients and AdamW; layers compute in fp32 or bf16.
 
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
@@ -101,7 +102,8 @@ class TorchTrainer:
         self._device = compute_device()
         torch.manual_seed(options.seed)
         allow_new_shapes()
-        self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
+        dtype = compute_dtype(options, self._device)
+        self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
         self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)

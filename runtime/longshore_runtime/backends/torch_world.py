@@ -15,12 +15,16 @@ TIMEOUT: Final = timedelta(minutes=30)
 
 
 def join(world: World, device: torch.device) -> None:
-    """Meet the other ranks (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
-    if world.size == 1:
-        return
+    """Meet the other ranks (nccl on CUDA, gloo elsewhere); later trainers share a world of one."""
     share_device()
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if world.size == 1:
+        if not dist.is_initialized():
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        return
     dist.init_process_group(
-        backend="nccl" if device.type == "cuda" else "gloo",
+        backend=backend,
         init_method=f"tcp://{host_port(world.host, world.port)}",
         rank=world.rank,
         world_size=world.size,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
-from longshore.api.training import Recompute
+from longshore.api.training import Recompute, TrainerDtype
 from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
@@ -154,6 +154,8 @@ class TrainerOptions:
     """What is computed again for the gradient; None: what the memory of the GPU asks for, and nothing on the CPU."""
     recompute_needs: Mapping[Recompute, float] = field(default_factory=dict)
     """Bytes of a GPU that suffice for each way; none are known of some models."""
+    dtype: TrainerDtype | None = None
+    """Type in which layers compute; None: bfloat16 on GPUs, and float32 on the CPU."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False

@@ -63,6 +63,7 @@ class TrainerSpec:
             seed=algorithm.seed,
             recompute=trainer.recompute,
             recompute_needs=recompute_needs or {},
+            dtype=trainer.dtype,
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
             offload_moments=is_colocated and algorithm.makes_one_update,

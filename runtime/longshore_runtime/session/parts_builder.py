@@ -66,6 +66,7 @@ from longshore_runtime.rewards.transports.pod import ServingPods
 from longshore_runtime.rewards.transports.pod_logs import PodLogs
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
+from longshore_runtime.session.data_types import with_data_types
 from longshore_runtime.session.ending import Ending
 from longshore_runtime.session.initial_model import (
     InitialModel,
@@ -127,6 +128,11 @@ class PartsBuilder:
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
 
+    @property
+    def spec(self) -> RLJobSpec:
+        """The job; once it is built, with what it leaves open."""
+        return self._spec
+
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
         spec, algorithm = self._spec, self._spec.algorithm
@@ -147,8 +153,12 @@ class PartsBuilder:
         self._require_origins({MODEL: of_model})
         untrained = self._untrained_model(inputs.model)
         self._size = model_size(self._storage.resolve(untrained.path))
+        self._spec, data_types = with_data_types(spec, self._size, self._measured_places(), self._require_pods)
+        if data_types is not None:
+            self._recorder.data_types(data_types)
         if self._size is not None:
-            self._spec = spec = with_fitting_memory(spec, self._size)
+            self._spec = with_fitting_memory(self._spec, self._size)
+        spec = self._spec
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
         prompts = with_row_fields(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
@@ -405,6 +415,12 @@ class PartsBuilder:
         trainers = TrainerGroup(self._trainer_places(), spec, model.path, self._storage.output, delivery, checks)
         self._exit.callback(trainers.stop)
         return trainers
+
+    def _measured_places(self) -> list[Place]:
+        """Return a pod of each kind that computes on the CPU."""
+        kinds = {(place.component, place.worker): place for place in (self._trainer_places()[0], Place(0, ()))}
+        workers = {Component.TRAINER: self._spec.training_pods, Component.WORKER: self._spec.workers}
+        return [place for (component, _), place in kinds.items() if not workers[component].has_accelerator]
 
     def _trainer_places(self) -> list[Place]:
         spec = self._spec

@@ -110,7 +110,7 @@ class Session:
 
         Measuring changes the weights: a job that goes on does so in another session.
         """
-        spec, prior = self._spec, None
+        spec, prior = self._builder.spec, None
         if spec.profiling is not Profiling.OFF:
             is_only = spec.profiling is Profiling.ONLY
             judge, *_ = judge_processes(spec.reward, spec.workers)

@@ -11,8 +11,9 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
 from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import CheckpointSettings
+from longshore.api.training import CheckpointSettings, TrainerDtype
 from longshore.checks.pod_memory import KEPT_TOKENS, max_step_tokens
+from longshore.policy.data_types import trainer_dtype
 from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
@@ -66,7 +67,7 @@ class Parts:
 
 
 _BF16_TOLERANCE: Final = 0.02
-"""Largest relative difference of verified gradients on GPUs, where layers compute in bfloat16 (which reaches 0.01)."""
+"""Largest relative difference of verified gradients where layers compute in bfloat16 (which reaches 0.01)."""
 _FP32_TOLERANCE: Final = 1e-4
 """Largest relative difference of verified gradients elsewhere (fp32 reaches 0.00001)."""
 _NO_LIMITS: Final = AlarmLimits(max_mismatch=math.inf, max_response_tokens=0)
@@ -105,9 +106,11 @@ class LoopOptions:
         repurposes = is_colocated and spec.rollout.repurposes
         limit = mismatch_limit(
             spec.rollout,
+            spec.trainer.dtype,
             engines_have_accelerators=spec.workers.has_accelerator,
             trainers_have_accelerators=spec.training_pods.has_accelerator,
         )
+        dtype = trainer_dtype(spec.trainer.dtype, has_accelerators=spec.training_pods.has_accelerator)
         return cls(
             algorithm=spec.algorithm,
             evaluation=spec.evaluation,
@@ -122,7 +125,7 @@ class LoopOptions:
             verify_every=spec.trainer.verify_every,
             max_mismatch=limit if spec.rollout.on_policy is OnPolicy.STRICT and limit < math.inf else None,
             alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
-            verify_tolerance=_BF16_TOLERANCE if spec.training_pods.has_accelerator else _FP32_TOLERANCE,
+            verify_tolerance=_BF16_TOLERANCE if dtype is TrainerDtype.BFLOAT16 else _FP32_TOLERANCE,
         )
 
     def is_checkpoint_due(self, step: int, unsaved_s: float, unsaved_tokens: int) -> bool:

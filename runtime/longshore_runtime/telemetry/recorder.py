@@ -10,6 +10,7 @@ from longshore.api.limits import MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.round_status import RepurposingBenefit, RolloutLoad, RolloutTimes, RoundStatus, RoundSummary
 from longshore.api.runtime_status import (
     ChosenFactors,
+    DataTypes,
     JobSize,
     Notice,
     Progress,
@@ -94,6 +95,10 @@ class Recorder:
     def prompts(self, counts: PromptCounts) -> None:
         """Report how the prompts are used."""
         self._update(prompts=counts)
+
+    def data_types(self, data_types: DataTypes) -> None:
+        """Report the types in which engines and trainers compute."""
+        self._update(data_types=data_types)
 
     def warm_start(self, warm_start: WarmStart) -> None:
         """Report the warm start of the built-in model."""

@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import load_file
 
 import tests.warm  # noqa: F401 - tensor-parallel ranks are forks of a process that has imported vLLM
-from longshore.api.rollout import EngineBackend, EngineSettings
+from longshore.api.rollout import EngineBackend, EngineDtype, EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
@@ -84,8 +84,15 @@ def overlapping_vllm(model: Path) -> Harness:
     return harness
 
 
-def _vllm(model: Path) -> Harness:
+@pytest.fixture(scope="package")
+def narrow_vllm(model: Path) -> Harness:
+    """The same in bfloat16."""
+    return _vllm(model, EngineDtype.BFLOAT16)
+
+
+def _vllm(model: Path, dtype: EngineDtype = EngineDtype.AUTO) -> Harness:
     options = EngineSettings(
+        dtype=dtype,
         max_num_seqs=MAX_NUM_SEQS,
         enforce_eager=True,
         extra_args={"num_gpu_blocks_override": NUM_KV_BLOCKS, "max_num_batched_tokens": MAX_CONTEXT_TOKENS},

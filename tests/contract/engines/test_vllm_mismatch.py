@@ -17,7 +17,8 @@ import torch
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.rollout import Strategy
-from longshore.policy.log_prob_mismatch import FLOAT32_LIMIT
+from longshore.api.training import TrainerDtype
+from longshore.policy.log_prob_mismatch import FLOAT32_LIMIT, SIXTEEN_BIT_LIMIT, default_limit
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.engine_protocol import EngineStats, Request
 from longshore_runtime.backends.sums import GradientSums
@@ -114,10 +115,10 @@ class OneTrainer:
     num_calls = 0
     engines: Any = None
 
-    def __init__(self, model: Path, root: Path) -> None:
+    def __init__(self, model: Path, root: Path, dtype: TrainerDtype) -> None:
         self._root = root
         self.num_given = 0
-        self.rank = TorchTrainer(model, replace(OPTIONS, temperature=1.0, kl_coefficient=0.0))
+        self.rank = TorchTrainer(model, replace(OPTIONS, temperature=1.0, kl_coefficient=0.0, dtype=dtype))
 
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
@@ -166,9 +167,16 @@ class Trained:
         return [reason for reason, _ in self.outcome.notices]
 
 
-def train(vllm: Harness, model: Path, root: Path, stale: Callable[[int], bool]) -> Trained:
+def train(
+    vllm: Harness,
+    model: Path,
+    root: Path,
+    stale: Callable[[int], bool],
+    dtype: TrainerDtype = TrainerDtype.FLOAT32,
+) -> Trained:
     """Run the loop to the end, or until the job fails."""
-    trainer = OneTrainer(model, root)
+    trainer = OneTrainer(model, root, dtype)
+    limit = default_limit(engine_dtype=dtype, engines_have_accelerators=False, dtype=dtype)
     kinds: Any = (lambda *_: trainer, partial(OneEngine, vllm))
     outcome = run(
         kinds=kinds,
@@ -178,8 +186,8 @@ def train(vllm: Harness, model: Path, root: Path, stale: Callable[[int], bool]) 
         every=10,
         algorithm=ALGORITHM,
         is_colocated=False,
-        max_mismatch=FLOAT32_LIMIT,
-        alarm_limits=AlarmLimits(FLOAT32_LIMIT, ALGORITHM.max_response_tokens),
+        max_mismatch=limit,
+        alarm_limits=AlarmLimits(limit, ALGORITHM.max_response_tokens),
     )
     rows = [json.loads(line) for line in (root / "output" / "metrics.jsonl").read_text().splitlines()]
     mismatches = [row["rollout_corr/log_prob_mismatch_mean"] for row in rows]
@@ -205,3 +213,11 @@ def test_a_stale_output_layer_fails_the_job_before_a_step_is_made_with_it(
     assert trained.outcome.error.startswith(error)
     assert trained.notices == ["LogProbMismatch"]
     assert (trained.versions, len(trained.mismatches)) == (1, 1)
+
+
+def test_engine_and_trainer_in_bfloat16_agree_within_the_limit_of_that_type(
+    narrow_vllm: Harness, model: Path, tmp_path: Path
+) -> None:
+    trained = train(narrow_vllm, model, tmp_path, lambda publication: False, TrainerDtype.BFLOAT16)
+    assert (trained.outcome.error, trained.notices, trained.versions) == ("", [], NUM_STEPS)
+    assert FLOAT32_LIMIT < max(trained.mismatches) < SIXTEEN_BIT_LIMIT / 2

@@ -10,10 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig
 
-from longshore.api.training import Recompute
-from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import UpdateReport
@@ -183,20 +180,3 @@ def test_log_probs_over_a_shared_vocabulary_equal_those_over_a_whole_one(tokens_
         assert torch.allclose(rank[1], -(values.exp() * values).sum(-1), atol=1e-6)
     assert torch.allclose(first[2] + second[2], expected[0], atol=1e-4)
     assert torch.allclose(torch.cat([first[3], second[3]]), expected[1], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "sent"),
-    [
-        ("cuda", torch.float32, torch.bfloat16),
-        ("cpu", torch.float32, torch.float32),
-        ("cpu", torch.float64, torch.float64),
-    ],
-)
-def test_stages_receive_what_stages_send(device: str, dtype: torch.dtype, sent: torch.dtype, tied: Path) -> None:
-    """On GPUs layers compute in bf16, and Megatron casts the residual to what they return."""
-    from longshore_runtime.backends.megatron.model import _transformer_config
-
-    architecture = read_architecture(AutoConfig.from_pretrained(tied))
-    config = _transformer_config(architecture, ParallelSizes(pipeline=2), torch.device(device), dtype, Recompute.NONE)
-    assert config.pipeline_dtype == sent

@@ -4,28 +4,28 @@ import math
 
 import pytest
 
+from longshore.api.training import TrainerDtype
 from longshore.policy.log_prob_mismatch import FLOAT32_LIMIT, SIXTEEN_BIT_LIMIT, default_limit, exceeds
+
+FLOAT32, BFLOAT16 = TrainerDtype.FLOAT32, TrainerDtype.BFLOAT16
 
 
 @pytest.mark.parametrize(
-    ("engine_dtype", "engines", "trainers", "limit"),
+    ("engine_dtype", "engines", "dtype", "limit"),
     [
-        ("auto", False, False, FLOAT32_LIMIT),
-        ("float32", False, False, FLOAT32_LIMIT),
-        ("bfloat16", False, False, SIXTEEN_BIT_LIMIT),
-        ("float16", False, False, SIXTEEN_BIT_LIMIT),
-        ("auto", True, True, SIXTEEN_BIT_LIMIT),
-        ("float32", True, True, SIXTEEN_BIT_LIMIT),
-        ("float32", True, False, FLOAT32_LIMIT),
-        ("auto", True, False, SIXTEEN_BIT_LIMIT),
-        ("auto", False, True, SIXTEEN_BIT_LIMIT),
+        ("auto", False, FLOAT32, FLOAT32_LIMIT),
+        ("float32", False, FLOAT32, FLOAT32_LIMIT),
+        ("bfloat16", False, FLOAT32, SIXTEEN_BIT_LIMIT),
+        ("float16", False, FLOAT32, SIXTEEN_BIT_LIMIT),
+        ("auto", True, BFLOAT16, SIXTEEN_BIT_LIMIT),
+        ("float32", True, BFLOAT16, SIXTEEN_BIT_LIMIT),
+        ("float32", True, FLOAT32, FLOAT32_LIMIT),
+        ("auto", True, FLOAT32, SIXTEEN_BIT_LIMIT),
+        ("float32", False, BFLOAT16, SIXTEEN_BIT_LIMIT),
     ],
 )
-def test_the_coarsest_type_sets_the_limit(engine_dtype: str, engines: bool, trainers: bool, limit: float) -> None:
-    found = default_limit(
-        engine_dtype=engine_dtype, engines_have_accelerators=engines, trainers_have_accelerators=trainers
-    )
-    assert found == limit
+def test_the_coarsest_type_sets_the_limit(engine_dtype: str, engines: bool, dtype: TrainerDtype, limit: float) -> None:
+    assert default_limit(engine_dtype=engine_dtype, engines_have_accelerators=engines, dtype=dtype) == limit
 
 
 def test_rounding_lies_below_the_limits_and_a_stale_output_layer_above() -> None:

@@ -36,12 +36,13 @@ class ShardedModel(GPTModel):
         sizes: ParallelSizes,
         device: torch.device,
         dtype: torch.dtype,
+        computes_in: torch.dtype,
         recompute: Recompute = Recompute.NONE,
     ) -> None:
-        """Build this rank's part of a model, without its weights."""
+        """Build this rank's part of a model, without its weights, which are of type `dtype`."""
         self.architecture = read_architecture(config)
         super().__init__(
-            config=_transformer_config(self.architecture, sizes, device, dtype, recompute),
+            config=_transformer_config(self.architecture, sizes, dtype, computes_in, recompute),
             transformer_layer_spec=_layer_spec(self.architecture),
             vocab_size=padded_vocab_size(self.architecture.vocab_size, sizes.tensor),
             max_sequence_length=self.architecture.max_positions,
@@ -104,7 +105,7 @@ def data_parallel(model: ShardedModel) -> DistributedDataParallel:
 
 
 def _transformer_config(
-    model: Architecture, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype, recompute: Recompute
+    model: Architecture, sizes: ParallelSizes, dtype: torch.dtype, computes_in: torch.dtype, recompute: Recompute
 ) -> TransformerConfig:
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -127,7 +128,7 @@ def _transformer_config(
         context_parallel_size=sizes.context,
         params_dtype=dtype,
         # What layers return: under autocast, residuals are bf16 too. A stage receives into memory of this type.
-        pipeline_dtype=torch.bfloat16 if device.type == "cuda" and dtype is torch.float32 else dtype,
+        pipeline_dtype=computes_in,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # There are no experts, but the default refuses variable lengths.
         # Weights come from a checkpoint, but a model that skips its initialisation forgets which of them are sharded.

@@ -31,6 +31,7 @@ from longshore_runtime.backends.megatron.weights import gather, gather_everywher
 from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack_rows
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.precision import compute_dtype
 from longshore_runtime.backends.pretrained import TWO_HEADS
 from longshore_runtime.backends.recompute import chosen_recompute
 from longshore_runtime.backends.sums import GradientSums
@@ -45,7 +46,7 @@ _STATE_FILE = "trainer.pt"
 
 
 class MegatronTrainer:
-    """Rank of a Megatron trainer (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers (autocast) on CUDA.
+    """Rank of a Megatron trainer (see `Trainer`): fp32 weights, gradients and AdamW; layers in fp32 or bf16 (autocast).
 
     All ranks of a replica call each method together, `accumulate` and `compare` with the same samples; all ranks of the
     world call `compare`, `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
@@ -73,6 +74,7 @@ class MegatronTrainer:
         self._world = world or World()
         self._sizes = sizes or ParallelSizes()
         self._device = compute_device()
+        self._computes_in = compute_dtype(options, self._device) if dtype is torch.float32 else dtype
         torch.manual_seed(options.seed)
         allow_new_shapes()
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -270,7 +272,8 @@ class MegatronTrainer:
         ]
 
     def _load_model(self, config: Any, dtype: torch.dtype) -> ShardedModel:
-        model = ShardedModel(config, self._sizes, self._device, dtype, chosen_recompute(self._options, self._device))
+        recompute = chosen_recompute(self._options, self._device)
+        model = ShardedModel(config, self._sizes, self._device, dtype, self._computes_in, recompute)
         self._copy_weights(model, shards(model.architecture, TensorFiles(self._directory).read))
         return model
 
@@ -294,5 +297,6 @@ class MegatronTrainer:
     def _computing(self) -> AbstractContextManager[object]:
         stack = ExitStack()
         stack.enter_context(on_device(self._device))
-        stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"))
+        is_narrow = self._computes_in is torch.bfloat16
+        stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=is_narrow))
         return stack

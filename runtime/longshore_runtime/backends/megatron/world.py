@@ -5,7 +5,6 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from longshore_runtime.backends import torch_world
-from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 
@@ -20,12 +19,7 @@ def join(world: World, sizes: ParallelSizes, device: torch.device) -> None:
     """Meet the other ranks, and form the groups; a process belongs to one world, which later trainers share."""
     sizes.check_world(world.size)
     if not dist.is_initialized():
-        if world.size == 1:
-            share_device()
-            store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group(_backend(device), store=store, rank=0, world_size=1)
-        else:
-            torch_world.join(world, device)
+        torch_world.join(world, device)
     assert (dist.get_rank(), dist.get_world_size()) == (world.rank, world.size), "this process is in another world"
     if parallel_state.model_parallel_is_initialized():
         if _current_sizes() == sizes:
@@ -48,7 +42,3 @@ def _current_sizes() -> ParallelSizes:
         parallel_state.get_pipeline_model_parallel_world_size(),
         parallel_state.get_context_parallel_world_size(),
     )
-
-
-def _backend(device: torch.device) -> str:
-    return "nccl" if device.type == "cuda" else "gloo"

@@ -30,7 +30,8 @@ def main(model: str, evaluate_every_steps: str, result_file: str) -> None:
         with Session(
             settings, spec, CollectorRegistry(), NoSink(), RuntimeStatus(), queue.SimpleQueue(), NoOperator()
         ) as session:
-            steps, evaluations = timed_steps(spec, session.build(), int(evaluate_every_steps))
+            parts = session.build()
+            steps, evaluations = timed_steps(session.spec, parts, int(evaluate_every_steps))
             whole_s = time.monotonic() - begun_s
     result = {"whole_s": whole_s, "steps": steps, "evaluations": evaluations}
     Path(result_file).write_text(json.dumps(result), encoding="utf-8")

@@ -50,6 +50,12 @@ TRL_SIDES: Final[Mapping[str, TrlSide]] = {
     "TRL, vLLM, one thread": TrlSide(_VLLM, num_threads=1),
     "TRL, vLLM, two processes": TrlSide(_VLLM, num_processes=2),
 }
+MODEL_SIDES: Final[Mapping[str, TrlSide]] = {
+    "TRL": TrlSide({"bf16": True}),
+    "TRL, float32": TrlSide({}),
+    "TRL, vLLM": TrlSide(_VLLM | {"bf16": True}),
+}
+"""Sides for a given model: TRL computes in bfloat16 by default."""
 
 
 def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from longshore_runtime.backends.devices import META
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 
 _EXPERTS: Final = "eager"
-"""Implementation of experts. The others do not know autocast: they would compute in fp32 on GPUs."""
+"""Implementation of experts: one after the other, which every device and type can compute."""
 _ROWS: Final = 1024
 """Number of rows of two tensors that are compared at a time."""
 

@@ -110,7 +110,7 @@ class Session:
 
         Measuring changes the weights: a job that goes on does so in another session.
         """
-        spec, prior = self._builder.spec, None
+        spec, prior = self.spec, None
         if spec.profiling is not Profiling.OFF:
             is_only = spec.profiling is Profiling.ONLY
             judge, *_ = judge_processes(spec.reward, spec.workers)
@@ -127,6 +127,11 @@ class Session:
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
         return self._builder.build()
+
+    @property
+    def spec(self) -> RLJobSpec:
+        """The job; once its parts are built, with what it leaves open."""
+        return self._builder.spec
 
     @property
     def made_progress(self) -> bool:

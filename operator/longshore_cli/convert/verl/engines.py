@@ -11,7 +11,7 @@ _VLLM: Final = f"{ROLLOUT}.engine_kwargs.vllm"
 _TYPE: Final = f"{ROLLOUT}.dtype"
 
 
-@entry([_TYPE], [f"{ENGINE}.dtype"], "trainers compute in bfloat16 whatever it is")
+@entry([_TYPE], [f"{ENGINE}.dtype"], "trainers compute in bfloat16, unless `trainer.dtype` says otherwise")
 def number_format(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text(_TYPE)
     if name is None:

@@ -28,6 +28,7 @@ import psutil
 
 from benchmarks.report import report
 from longshore.api.algorithm import Algorithm
+from longshore.api.objectives.advantages import RewardedGroup
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.progress import RoundProgress
@@ -169,8 +170,14 @@ class Rewards:
 
 def tuple_samples(groups: Sequence[ScoredGroup], algorithm: Algorithm) -> list[dict[str, Any]]:
     """Build samples of tuples, which are rebuilt from runs as they were until 0.1.0."""
-    rewards = [[one.reward for one in group.responses] for group in groups]
-    advantages = algorithm.objective.advantages(rewards)
+    advantages = algorithm.objective.advantages(
+        [
+            RewardedGroup(
+                [one.reward for one in group.responses], [one.completion.num_tokens for one in group.responses]
+            )
+            for group in groups
+        ]
+    )
     return [
         {
             "response": one.response,

@@ -7,9 +7,11 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from longshore.api.objectives.advantages import OF_WHOLE_BATCH, WITHOUT_SIBLINGS, Estimator
 from longshore.api.objectives.aggregation import Aggregation
 from longshore.api.objectives.objective import LossTokens, Objective
 from longshore.api.objectives.registry import OBJECTIVES
+from longshore_cli.objectives_table import objectives_table
 
 _ADDED_UP = {
     Aggregation.TOKEN_MEAN: "the mean over all tokens",
@@ -18,6 +20,7 @@ _ADDED_UP = {
     Aggregation.CONSTANT_LENGTH: "the sum over all tokens / (responses * `maxResponseTokens`)",
 }
 
+_IN_OTHER_LINES = ("name", "aggregation", "advantageEpsilon")
 _USUAL_LOSS = "-min(ratio * A, clip(ratio) * A)"
 
 
@@ -32,16 +35,38 @@ def objectives_page() -> str:
         "corrections, which all of them share; [write an objective](../how-to/write-an-objective.md) adds one. The",
         "[fields](rljob.md#specalgorithmobjective) say what each setting means. Unless a section says otherwise, the",
         f"loss of a token is `{_USUAL_LOSS}`, ratios are relative to the engine, and the loss of an",
-        f"update is {_ADDED_UP[Aggregation.TOKEN_MEAN]}.",
+        f"update is {_ADDED_UP[Aggregation.TOKEN_MEAN]}. Every objective has `advantage`, `advantageEpsilon` and",
+        "`aggregation`, so the settings of a paper can be combined with the loss of another one.",
         "",
         "```yaml",
         "algorithm:",
         "  objective: {name: GSPO, clipHigh: 0.0005}",
         "```",
         "",
+        *objectives_table(),
+        "",
+        "Sources are numbers of arXiv. What verl and TRL can do and a job cannot:",
+        "",
+        "- ReMax: its baseline is a greedy response, which a round does not sample.",
+        "- PF-PPO: it draws the responses of a batch again, and verl does so with a critic alone.",
+        "- verl's factor of GPG for a batch, which counts rewards that are not zero.",
+        "- The KL divergence as part of the reward: the penalty is part of the loss (`klCoefficient`). The gradient of",
+        "  K2 in the loss is that of K1 in the reward of a single token.",
+        "",
     ]
     for name, objective in OBJECTIVES.items():
         lines += _section(name, objective)
+    lines += [
+        "## Advantages",
+        "",
+        "`advantage` says how the reward r of a response becomes its advantage A. Deviations are unbiased.",
+        f"{', '.join(f'`{one}`' for one in OF_WHOLE_BATCH)} need the whole batch",
+        "before the first advantage is known, so a step makes one update after the round;",
+        f"{' and '.join(f'`{one}`' for one in WITHOUT_SIBLINGS)} also work with `responsesPerPrompt: 1`.",
+        "",
+        *_attributes(Estimator),
+        "",
+    ]
     lines += ["## Tokens", "", "What the function of a `Custom` objective gets:", "", *_attributes(LossTokens)]
     return "\n".join(lines) + "\n"
 
@@ -52,21 +77,21 @@ def _section(name: str, objective: Objective) -> Iterator[str]:
     yield textwrap.dedent(inspect.getdoc(type(objective)) or "")
     yield ""
     if name != "Custom":
-        yield f"- advantage A of a reward r: {_formula(objective.advantages)}"
         if (loss := _formula(objective.token_losses)) != _USUAL_LOSS:
             yield f"- loss of a token: {loss}"
         if objective.compares_with_trainer:
             yield "- ratios: relative to the trainer"
-        if objective.loss_aggregation is not Aggregation.TOKEN_MEAN:
-            yield f"- loss of an update: {_ADDED_UP[objective.loss_aggregation]}"
+        if objective.aggregation is not Aggregation.TOKEN_MEAN:
+            yield f"- loss of an update: {_ADDED_UP[objective.aggregation]}"
         yield f"- settings: {_settings(objective)}"
         yield ""
 
 
 def _settings(objective: Objective) -> str:
     """Return each setting with its default."""
-    fields = [field for field in type(objective).model_fields.values() if field.alias != "name"]
-    return ", ".join(f"`{field.alias}: {field.get_default(call_default_factory=True)}`" for field in fields)
+    fields = [field for field in type(objective).model_fields.values() if field.alias not in _IN_OTHER_LINES]
+    values = [(field.alias, field.get_default(call_default_factory=True)) for field in fields]
+    return ", ".join(f"`{alias}`" if value is None else f"`{alias}: {value}`" for alias, value in values)
 
 
 def _formula(method: Callable[..., Any]) -> str:
@@ -82,6 +107,10 @@ def _attributes(owner: type) -> Iterator[str]:
     yield "|---|---|"
     for field, text in itertools.pairwise(definition.body):
         match field, text:
+            case ast.Assign(targets=[ast.Name()], value=ast.Constant(str(name))), ast.Expr(
+                value=ast.Constant(str(meaning))
+            ):
+                yield f"| `{name}` | {' '.join(meaning.split())} |"
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(meaning))):
                 yield f"| `{name}` | {' '.join(meaning.split())} |"
     for method in definition.body:

@@ -186,6 +186,8 @@ def _overlap(path: str, field: str) -> bool:
 def _nested(fields: Fields) -> dict[str, Any]:
     manifest: dict[str, Any] = {}
     for path, value in fields.items():
+        if value is None:
+            continue
         *parents, last = path.split(".")
         inner = manifest
         for parent in parents:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from longshore_cli.convert import hydra
 
 Fields = dict[str, Any]
-"""Paths in an RLJob, as `spec.algorithm.steps`, and their values."""
+"""Paths in an RLJob, as `spec.algorithm.steps`, and their values; None leaves a field out."""
 _REFERENCE: Final = re.compile(r"\$\{(?P<select>oc\.select:\s*)?(?P<key>[\w.]+)(,\s*(?P<default>[^{}]*))?\}")
 """A value of OmegaConf that is that of another key."""
 _BEGIN: Final = "${"

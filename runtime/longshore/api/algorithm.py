@@ -7,8 +7,9 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel
 from longshore.api.correction import RolloutCorrection
+from longshore.api.objectives.advantages import WITHOUT_SIBLINGS
 from longshore.api.objectives.grpo import Grpo
-from longshore.api.objectives.registry import WITHOUT_SIBLINGS, AnyObjective
+from longshore.api.objectives.registry import AnyObjective, having_advantage
 from longshore.api.rules import Rule
 
 
@@ -18,6 +19,14 @@ class LearningRateSchedule(StrEnum):
     CONSTANT = "Constant"
     LINEAR = "Linear"
     COSINE = "Cosine"
+
+
+class KlEstimator(StrEnum):
+    """How the KL divergence from the initial model is estimated at a token (Schulman, 2020)."""
+
+    K1 = "K1"
+    K2 = "K2"
+    K3 = "K3"
 
 
 class LongRoundUpdates(StrEnum):
@@ -30,9 +39,10 @@ class LongRoundUpdates(StrEnum):
 _RULES: Final = (
     Rule(
         "responsesPerPrompt",
-        f"self.responsesPerPrompt >= 2 || self.objective.name in {WITHOUT_SIBLINGS}",
+        f"self.responsesPerPrompt >= 2 || {having_advantage('self.objective', WITHOUT_SIBLINGS)}",
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
-        f"be 0: raise it, or choose {' or '.join(WITHOUT_SIBLINGS)}, which compares the responses of the batch",
+        f"be 0: raise it, or set objective.advantage to {' or '.join(WITHOUT_SIBLINGS)}, which compare the responses "
+        "of the batch",
     ),
     Rule(
         "dynamicSampling",
@@ -68,7 +78,8 @@ class Algorithm(ApiModel, rules=_RULES):
     prompts_per_step: int = Field(ge=1, le=65_536)
     """Number of prompts that one step trains on (P0)."""
     responses_per_prompt: int = Field(ge=1, le=4_096)
-    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 with ReinforcePlusPlus."""
+    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 where responses are
+    compared within the batch, as by ReinforcePlusPlus."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """Number of prompts that one optimizer update takes. A smaller number than promptsPerStep gives several updates on
     one rollout. Unset: all prompts of the step."""
@@ -112,7 +123,15 @@ class Algorithm(ApiModel, rules=_RULES):
     overlong_penalty: float = Field(default=1.0, ge=0, le=1_000)
     """Amount by which overlongBufferTokens reduces the reward of a response of maxResponseTokens."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL penalty towards the initial model (k3 estimate). 0: no penalty."""
+    """Weight of the KL penalty towards the initial model. 0: no penalty."""
+    kl_estimator: KlEstimator = KlEstimator.K3
+    """Estimate of the KL penalty, from the difference d of log-probabilities, trainer - initial. K1: d. K2: d² / 2,
+    whose gradient alone is that of the KL divergence. K3: exp(-d) + d - 1."""
+    kl_bias_correction: bool = False
+    """Whether the KL penalty is multiplied by the importance ratio, which makes the gradient of K3 unbiased
+    (DeepSeek-V3.2)."""
+    entropy_coefficient: float = Field(default=0.0, ge=0, le=100)
+    """Weight of the entropy of the token distributions, which is subtracted from the loss. 0: no bonus."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the prompt order, of sampling and of initialisation."""
 

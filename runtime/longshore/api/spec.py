@@ -11,8 +11,9 @@ from longshore.api.environment import Environment, environment_pods
 from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
+from longshore.api.objectives.advantages import OF_WHOLE_BATCH
 from longshore.api.objectives.custom import Custom
-from longshore.api.objectives.registry import WHOLE_BATCH
+from longshore.api.objectives.registry import having_advantage
 from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward
@@ -60,6 +61,7 @@ _HANDOVER: Final = (
 _ONE_UPDATE: Final = (
     "self.algorithm.?promptsPerUpdate.orValue(self.algorithm.promptsPerStep) == self.algorithm.promptsPerStep"
 )
+_WHOLE_BATCH: Final = having_advantage("self.algorithm.objective", OF_WHOLE_BATCH)
 # Kubernetes estimates that comparisons of optional values cost too much.
 _MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
@@ -97,10 +99,9 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.handover",
-        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && "
-        f"!(self.algorithm.objective.name in {WHOLE_BATCH})",
-        f"handover must be AfterRound with {' or '.join(WHOLE_BATCH)} or epochsPerStep above 1, which need the whole "
-        "batch before the first update: set it",
+        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && !{_WHOLE_BATCH}",
+        f"handover must be AfterRound with advantage {', '.join(OF_WHOLE_BATCH)} or epochsPerStep above 1, which need "
+        "the whole batch before the first update: set it",
     ),
     Rule(
         "rollout.handover",
@@ -109,9 +110,9 @@ _RULES: Final = (
     ),
     Rule(
         "algorithm.promptsPerUpdate",
-        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !(self.algorithm.objective.name in {WHOLE_BATCH})",
-        f"promptsPerUpdate does not apply to handover Streamed and to {' or '.join(WHOLE_BATCH)}, which make one "
-        "update of the whole batch: remove it",
+        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !{_WHOLE_BATCH}",
+        f"promptsPerUpdate does not apply to handover Streamed and to advantage {', '.join(OF_WHOLE_BATCH)}, which "
+        "make one update of the whole batch: remove it",
     ),
     Rule(
         "algorithm.rolloutCorrection",

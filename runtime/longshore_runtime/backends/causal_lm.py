@@ -79,7 +79,9 @@ class CausalLM(torch.nn.Module):
         """Return the indices of the sequences of each pass; tokens count with their padding, if there is any."""
         return (pack if self._packs else pack_rows)(lengths, max_tokens)
 
-    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
+    def response_tokens(
+        self, samples: Sequence[Sample], temperature: float, *, differentiates_entropies: bool = False
+    ) -> FlatResponseTokens:
         """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
 
         Without samples, it makes a pass over one token without results, for ranks that compute together.
@@ -91,7 +93,8 @@ class CausalLM(torch.nn.Module):
         lengths = [len(one) for one in tokens]
         join = _behind_another if self._packs else _as_rows
         row, mask = join(tokens).long().to(self.device), join(predicts).to(self.device)
-        return FlatResponseTokens(*self._run(lambda: self._log_probs(row, mask, lengths, temperature)))
+        found = self._run(lambda: self._log_probs(row, mask, lengths, temperature, differentiates_entropies))
+        return FlatResponseTokens(*found)
 
     def forward(self, compute: Callable[[], T]) -> T:
         """Call a function that computes with the model, within what hooks do before and after a pass."""
@@ -103,7 +106,12 @@ class CausalLM(torch.nn.Module):
         return result
 
     def _log_probs(
-        self, tokens: Tensor, predicts: Tensor, lengths: Sequence[int], temperature: float
+        self,
+        tokens: Tensor,
+        predicts: Tensor,
+        lengths: Sequence[int],
+        temperature: float,
+        differentiates_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities and entropies of the tokens after positions where `predicts` is true.
 
@@ -111,7 +119,14 @@ class CausalLM(torch.nn.Module):
         """
         hidden = self._hidden(tokens, lengths if self._packs else None)
         targets = tokens.roll(-1, dims=1)[predicts]
-        return token_log_probs(hidden[predicts], self._head, targets, temperature, self._chunk_tokens)
+        return token_log_probs(
+            hidden[predicts],
+            self._head,
+            targets,
+            temperature,
+            self._chunk_tokens,
+            differentiates_entropies=differentiates_entropies,
+        )
 
     @property
     def _head(self) -> torch.nn.Module:

@@ -139,7 +139,7 @@ class FakeTrainer:
     def _weight(self, sample: Sample) -> float:
         """Return the weight of all loss-mask tokens of a sample together."""
         number = sample.num_loss_tokens
-        aggregation = self._options.objective.loss_aggregation
+        aggregation = self._options.objective.aggregation
         return number * token_weight(aggregation, number, sample.share) if number else 0.0
 
     def sleep(self) -> None:

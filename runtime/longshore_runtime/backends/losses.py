@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from longshore.api.algorithm import KlEstimator
 from longshore.api.objectives.aggregation import token_weight
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses
@@ -71,7 +73,8 @@ def sample_losses(
     fresh = [np.arange(len(sample.trajectory)) >= sample.num_stale_tokens for sample in samples]
     is_fresh = flat(fresh, torch.bool)[kept]
     shares = [sample.share for sample in samples]
-    losses = weighted_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares)
+    bonus = entropies[kept] if options.entropy_coefficient else None
+    losses = weighted_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares, bonus)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
     distances = difference[is_fresh].abs()
@@ -82,7 +85,7 @@ def sample_losses(
         policy_loss=losses.policy.sum().item(),
         kl=losses.kl.sum().item(),
         ppo_kl=-difference.sum().item(),
-        entropy=entropies[kept].sum().item(),
+        entropy=entropies.detach()[kept].sum().item(),
         clipped=losses.clipped.sum().item(),
         num_compared_tokens=len(distances),
         mismatch=distances.sum().item(),
@@ -98,16 +101,23 @@ def by_sample(samples: Sequence[Sample], values: Tensor) -> list[LogProbs]:
 
 
 def token_log_probs(
-    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float, chunk_tokens: int
+    hidden: Tensor,
+    head: torch.nn.Module,
+    targets: Tensor,
+    temperature: float,
+    chunk_tokens: int,
+    *,
+    differentiates_entropies: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (no gradient).
+    """Compute log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies.
 
-    Logits exist for `chunk_tokens` tokens at a time; the backward pass computes those of each chunk again.
+    Logits exist for `chunk_tokens` tokens at a time; the backward pass computes those of each chunk again. A gradient
+    of the entropies needs the memory of a chunk once more.
     """
     if len(targets) <= chunk_tokens:
-        return _chunk_log_probs(hidden, head, targets, temperature)
+        return _chunk_log_probs(hidden, head, targets, temperature, differentiates_entropies)
     pieces = [
-        checkpoint(_chunk_log_probs, part, head, wanted, temperature, use_reentrant=False)
+        checkpoint(_chunk_log_probs, part, head, wanted, temperature, differentiates_entropies, use_reentrant=False)
         for part, wanted in zip(torch.split(hidden, chunk_tokens), torch.split(targets, chunk_tokens), strict=True)
     ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
@@ -123,10 +133,11 @@ def weighted_losses(
     old_log_probs: Tensor | None = None,
     is_fresh: Tensor | None = None,
     shares: Sequence[float] | None = None,
+    entropies: Tensor | None = None,
 ) -> WeightedLosses:
-    """Compute policy-gradient loss and KL penalty of the loss-mask tokens of samples with these `lengths`.
+    """Compute policy-gradient loss, KL penalty and entropy bonus of loss-mask tokens of samples with these `lengths`.
 
-    `shares`: which share of its response each sample is; None: each is a whole one.
+    `shares`: which share of its response each sample is; None: each is a whole one. `entropies`: for the bonus.
 
     Ratios are relative to the distribution that sampled the tokens. That is the engine's; where the objective compares
     with the trainer, it is the trainer's at the start of the step (`old_log_probs`; None: the weights are the ones
@@ -142,15 +153,23 @@ def weighted_losses(
     elif is_fresh is not None:
         old = torch.where(is_fresh, old, rollout_log_probs)
     present = [length for length in lengths if length > 0]
-    found = _losses_of(options.objective, LossTokens(log_probs, old, rollout_log_probs, advantages, present))
+    tokens = LossTokens(log_probs, old, rollout_log_probs, advantages, present)
+    found = _losses_of(options.objective, tokens)
     policy = found.loss if correction is None else correction.weights * found.loss
-    kl = torch.zeros_like(log_probs) if reference_log_probs is None else k3(log_probs, reference_log_probs)
+    kl = penalty = torch.zeros_like(log_probs)
+    if reference_log_probs is not None:
+        kl = penalty = estimated_kl(options.kl_estimator, log_probs, reference_log_probs)
+        if options.kl_bias_correction:
+            penalty = kl * options.objective.importance_ratio(tokens)
+    extra = options.kl_coefficient * penalty
+    if entropies is not None:
+        extra = extra - options.entropy_coefficient * entropies
     weights = _weights(lengths, shares or [1.0] * len(lengths), log_probs, options)
     return WeightedLosses(
-        total=weights * (policy + options.kl_coefficient * kl),
+        total=weights * (policy + extra),
         policy=(weights * policy).detach(),
         kl=kl.detach(),
-        clipped=found.is_clipped.detach().float(),
+        clipped=torch.zeros_like(policy) if found.is_clipped is None else found.is_clipped.detach().float(),
         correction=CorrectionSums() if correction is None else correction.sums,
     )
 
@@ -158,7 +177,7 @@ def weighted_losses(
 def _losses_of(objective: Objective, tokens: LossTokens) -> TokenLosses:
     """Return the losses of the tokens; raises UserError for what a function of the user's does wrong."""
     if not len(tokens.log_probs):  # Of a rank that only takes part: the graph is kept, and nobody's function is asked.
-        return TokenLosses(tokens.log_probs, tokens.log_probs.bool())
+        return TokenLosses(tokens.log_probs)
     if not isinstance(objective, Custom):
         return objective.token_losses(tokens)
     path = f"{FIELD}: {objective.import_path}"
@@ -174,17 +193,20 @@ def _losses_of(objective: Objective, tokens: LossTokens) -> TokenLosses:
     return found
 
 
-def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """Estimate KL(policy || reference) at tokens that the policy sampled.
-
-    The estimate is unbiased and never negative: Schulman's k3.
-    """
-    difference = reference_log_probs - log_probs
-    return torch.exp(difference) - difference - 1.0
+def estimated_kl(estimator: KlEstimator, log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
+    """Estimate KL(policy || reference) at tokens that the policy sampled, with Schulman's k1, k2 or k3."""
+    difference = log_probs - reference_log_probs
+    match estimator:
+        case KlEstimator.K1:
+            return difference
+        case KlEstimator.K2:
+            return 0.5 * difference.square()
+        case KlEstimator.K3:  # Unbiased, and never negative.
+            return torch.exp(-difference) + difference - 1.0
 
 
 def _weights(lengths: Sequence[int], shares: Sequence[float], like: Tensor, options: TrainerOptions) -> Tensor:
-    aggregation = options.objective.loss_aggregation
+    aggregation = options.objective.aggregation
     weights = [
         token_weight(aggregation, length, share) if length else 0.0
         for length, share in zip(lengths, shares, strict=True)
@@ -194,9 +216,14 @@ def _weights(lengths: Sequence[int], shares: Sequence[float], like: Tensor, opti
 
 
 def _chunk_log_probs(
-    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float
+    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float, differentiates_entropies: bool
 ) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = _LogProbsAndEntropies.apply(head(hidden), targets, temperature)  # type: ignore[no-untyped-call]
+    logits = head(hidden)
+    if differentiates_entropies:
+        values = functional.log_softmax(logits.float() / temperature, dim=-1)
+        # FSDP warns of views.
+        return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1).clone(), -(values.exp() * values).sum(-1)
+    found: tuple[Tensor, Tensor] = _LogProbsAndEntropies.apply(logits, targets, temperature)  # type: ignore[no-untyped-call]
     return found
 
 

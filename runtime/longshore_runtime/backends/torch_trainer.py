@@ -125,7 +125,7 @@ class TorchTrainer:
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
         self._prepare_pass()
-        parts = split(samples, has_reference=self._reference is not None)
+        parts = split(samples, self._options)
         self._meter.expect(parts.num_passes)
         with torch.no_grad():
             sums = parts.left_out_sums + self._pass_over(self._micro_batches(parts.silent), len(parts.silent))
@@ -297,7 +297,11 @@ class TorchTrainer:
 
     def _pass(self, micro_batch: _MicroBatch) -> GradientSums:
         samples = micro_batch.samples
-        tokens = self._model.response_tokens(samples, self._options.temperature)
+        tokens = self._model.response_tokens(
+            samples,
+            self._options.temperature,
+            differentiates_entropies=self._options.entropy_coefficient > 0,
+        )
         loss, sums = sample_losses(
             samples, tokens.log_probs, tokens.entropies, micro_batch.reference_log_probs, self._options
         )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from longshore.api.algorithm import LearningRateSchedule
+from longshore.api.algorithm import KlEstimator, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
 from longshore.api.training import Recompute, TrainerDtype
@@ -150,6 +150,9 @@ class TrainerOptions:
     temperature: float
     max_tokens_per_micro_batch: int
     seed: int
+    kl_estimator: KlEstimator = KlEstimator.K3
+    kl_bias_correction: bool = False
+    entropy_coefficient: float = 0.0
     recompute: Recompute | None = None
     """What is computed again for the gradient; None: what the memory of the GPU asks for, and nothing on the CPU."""
     recompute_needs: Mapping[Recompute, float] = field(default_factory=dict)
@@ -162,6 +165,11 @@ class TrainerOptions:
     """Whether the reference is kept on the host, and replaces the model while it computes."""
     offload_moments: bool = False
     """Whether Adam's moments leave for the host before a pass that follows an update; sleep moves them there, too."""
+
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Whether a sample whose advantage is 0 has a gradient: that of a penalty or a bonus."""
+        return self.kl_coefficient > 0 or self.entropy_coefficient > 0
 
     @property
     def schedule(self) -> ScheduleOptions:

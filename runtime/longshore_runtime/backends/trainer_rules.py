@@ -22,7 +22,7 @@ class Split:
     silent: Sequence[Sample]
     """Samples that need only a forward pass.
 
-    Without a KL penalty a zero advantage has no gradient: the pass serves the metrics.
+    Without a KL penalty or an entropy bonus, a zero advantage has no gradient: the pass serves the metrics.
     """
     trained: Sequence[Sample]
     """Samples that need a forward and a backward pass."""
@@ -40,14 +40,14 @@ class Split:
         return GradientSums(num_tokens=sum(sample.num_response_tokens for sample in self.left_out))
 
 
-def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:
+def split(samples: Sequence[Sample], options: TrainerOptions) -> Split:
     """Split samples, keeping their order; each one is in one part."""
-    in_loss = [sample for sample in samples if sample.num_loss_tokens]
+    in_loss, everything = [sample for sample in samples if sample.num_loss_tokens], options.trains_without_advantage
     return Split(
         left_out=[sample for sample in samples if not sample.num_loss_tokens],
-        silent=[sample for sample in in_loss if sample.advantage == 0.0 and not has_reference],
-        trained=[sample for sample in in_loss if sample.advantage != 0.0 or has_reference],
-        has_reference=has_reference,
+        silent=[sample for sample in in_loss if sample.advantage == 0.0 and not everything],
+        trained=[sample for sample in in_loss if sample.advantage != 0.0 or everything],
+        has_reference=options.kl_coefficient > 0,
     )
 
 

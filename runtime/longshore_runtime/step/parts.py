@@ -98,6 +98,8 @@ class LoopOptions:
     max_mismatch: float | None = None
     """Largest mean mismatch of log-probabilities with which a step is trained on; None: any."""
     alarm_limits: AlarmLimits = _NO_LIMITS
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight of each reward function, by name."""
 
     @classmethod
     def of(cls, spec: RLJobSpec, attempt: int = 1) -> "LoopOptions":
@@ -125,6 +127,7 @@ class LoopOptions:
             verify_every=spec.trainer.verify_every,
             max_mismatch=limit if spec.rollout.on_policy is OnPolicy.STRICT and limit < math.inf else None,
             alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
+            reward_weights={function.name: function.weight for function in spec.reward.functions},
             verify_tolerance=_BF16_TOLERANCE if dtype is TrainerDtype.BFLOAT16 else _FP32_TOLERANCE,
         )
 

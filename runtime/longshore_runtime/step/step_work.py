@@ -36,7 +36,13 @@ def step_work(
     algorithm, limit = options.algorithm, options.max_mismatch
     verify = options.verify_every is not None and step % options.verify_every == 0
 
-    samples = partial(batch_samples, records=prompts, algorithm=algorithm, policy_version=policy_version)
+    samples = partial(
+        batch_samples,
+        records=prompts,
+        algorithm=algorithm,
+        policy_version=policy_version,
+        reward_weights=options.reward_weights,
+    )
     sizes = update_sizes(algorithm, handover, num_updates)
     if streams_gradients(handover, sizes):
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()

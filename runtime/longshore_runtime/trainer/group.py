@@ -396,4 +396,4 @@ def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
     """Return what the sums of one optimizer step over exactly these samples are divided by."""
     in_loss = [(sample.num_loss_tokens, sample.share) for sample in samples]
-    return denominator(options.objective.loss_aggregation, in_loss, options.max_response_tokens)
+    return denominator(options.objective.aggregation, in_loss, options.max_response_tokens)

@@ -6,13 +6,15 @@ data decides which groups come first.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
 from longshore.api.algorithm import Algorithm
+from longshore.api.objectives.advantages import RewardedGroup
 from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
@@ -271,20 +273,51 @@ class StepUpdates:
 
 
 def batch_samples(
-    groups: Sequence[ScoredGroup], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
+    groups: Sequence[ScoredGroup],
+    records: Sequence[PromptRecord],
+    algorithm: Algorithm,
+    policy_version: int,
+    reward_weights: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Sample]:
     """Return training samples of these groups: all of an update if the objective `needs_whole_batch`.
 
-    `records`: prompts by index of the draw.
+    Args:
+        groups: scored responses by prompt.
+        records: prompts by index of the draw.
+        algorithm: objective and penalties.
+        policy_version: version of the weights that the round samples with.
+        reward_weights: weight of each reward function.
     """
-    rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
-    advantages = algorithm.objective.advantages(rewards)
-    return [
-        sample
-        for group, of_group in zip(groups, advantages, strict=True)
-        for scored, advantage in zip(group.responses, of_group, strict=True)
-        for sample in _branch_samples(scored, advantage, records[group.draw.index], algorithm, policy_version)
+    by_response = [
+        [_branch_samples(scored, records[group.draw.index], algorithm, policy_version) for scored in group.responses]
+        for group in groups
     ]
+    rewarded = [
+        _rewarded(group, responses, reward_weights) for group, responses in zip(groups, by_response, strict=True)
+    ]
+    advantages = algorithm.objective.advantages(rewarded)
+    return [
+        replace(sample, advantage=advantage)
+        for responses, of_group in zip(by_response, advantages, strict=True)
+        for branches, advantage in zip(responses, of_group, strict=True)
+        for sample in branches
+    ]
+
+
+def _rewarded(
+    group: ScoredGroup, responses: Sequence[Sequence[Sample]], reward_weights: Mapping[str, float]
+) -> RewardedGroup:
+    """Return what advantages are computed from: the penalty of long responses counts as a function with weight 1."""
+    penalties = [branches[0].penalty for branches in responses]
+    names = sorted(set[str]().union(*(scored.parts for scored in group.responses)))
+    parts = [
+        (reward_weights.get(name, 1.0), [scored.parts.get(name, 0.0) for scored in group.responses]) for name in names
+    ]
+    return RewardedGroup(
+        [scored.reward + penalty for scored, penalty in zip(group.responses, penalties, strict=True)],
+        [sum(sample.num_loss_tokens for sample in branches) for branches in responses],
+        [*parts, (1.0, penalties)] if parts else (),
+    )
 
 
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
@@ -302,19 +335,19 @@ def conversations(completion: Completion, record: PromptRecord) -> list[tuple[To
 
 
 def _branch_samples(
-    scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
-) -> Iterator[Sample]:
-    """Build the samples of a response, which together count as one: a sample for each branch of an episode."""
+    scored: ScoredResponse, record: PromptRecord, algorithm: Algorithm, policy_version: int
+) -> list[Sample]:
+    """Build the samples of a response, which together count as one, without advantages: one for each branch."""
     branches = conversations(scored.completion, record)
     num_sampled = sum(trajectory.num_sampled_tokens for _, trajectory in branches)
-    for number, (prompt_tokens, trajectory) in enumerate(branches):
-        num_stale_tokens = trajectory.num_tokens_before(policy_version)
-        yield Sample(
+    stale = [trajectory.num_tokens_before(policy_version) for _, trajectory in branches]
+    return [
+        Sample(
             draw=scored.response.draw,
             index=scored.response.index,
             prompt_tokens=prompt_tokens,
             trajectory=trajectory,
-            advantage=advantage,
+            advantage=0.0,
             reward=scored.reward,
             penalty=_penalty(scored.completion, algorithm),
             loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
@@ -322,6 +355,8 @@ def _branch_samples(
             branch=number,
             share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,
         )
+        for number, ((prompt_tokens, trajectory), num_stale_tokens) in enumerate(zip(branches, stale, strict=True))
+    ]
 
 
 def _penalty(completion: Completion, algorithm: Algorithm) -> float:

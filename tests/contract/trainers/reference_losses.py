@@ -76,6 +76,72 @@ def _cispo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
     return torch.stack(losses).mean()
 
 
+def _gmpo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    low, high = options.objective.clip_low, options.objective.clip_high
+    losses = []
+    for one in responses:
+        logs = [one.new[place] - one.old[place] for place in one.places]
+        if one.advantage > 0:
+            logs = [log if log.item() < high else torch.tensor(high, dtype=log.dtype) for log in logs]
+        if one.advantage < 0:
+            logs = [log if log.item() > -low else torch.tensor(-low, dtype=log.dtype) for log in logs]
+        penalty = options.kl_coefficient * _mean([_k3(one, place) for place in one.places])
+        losses.append(one.weight * (penalty - torch.exp(_mean(logs)) * one.advantage))
+    return sum(losses, torch.zeros((), dtype=torch.float64)) / sum(one.weight for one in responses)
+
+
+def _sapo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    def token(one: Response, place: int) -> Tensor:
+        objective = options.objective
+        steepness = objective.temperature_positive if one.advantage > 0 else objective.temperature_negative
+        shifted = steepness * (torch.exp(one.new[place] - one.old[place]) - 1)
+        gate = 4 / (steepness * (1 + torch.exp(-shifted)))
+        return -gate * one.advantage + options.kl_coefficient * _k3(one, place)
+
+    losses = [one.weight * _mean([token(one, place) for place in one.places]) for one in responses]
+    return sum(losses, torch.zeros((), dtype=torch.float64)) / sum(one.weight for one in responses)
+
+
+def _dppo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    def token(one: Response, place: int) -> Tensor:
+        new, objective = one.new[place].item(), options.objective
+        moved = math.exp(new) - math.exp(one.old[place])
+        is_far = moved > objective.divergence_high if one.advantage > 0 else moved < -objective.divergence_low
+        weight = 0.0 if is_far else min(math.exp(new - one.old[place]), objective.max_ratio)
+        return -weight * one.advantage * one.new[place]
+
+    return _by_token(responses, options, token)
+
+
+def _vespo(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    def token(one: Response, place: int) -> Tensor:
+        ratio, objective = (
+            math.exp(sum(one.new[place].item() - one.old[place] for place in one.places)),
+            options.objective,
+        )
+        k, decay = objective.k_positive, objective.lambda_positive
+        if one.advantage < 0:
+            k, decay = objective.k_negative, objective.lambda_negative
+        return -(ratio**k) * math.exp(decay * (1 - ratio)) * one.advantage * one.new[place]
+
+    return _by_token(responses, options, token)
+
+
+def _dro(responses: Sequence[Response], options: TrainerOptions) -> Tensor:
+    def token(one: Response, place: int) -> Tensor:
+        quadratic = options.objective.beta / 2 * (one.new[place] - one.old[place]) ** 2
+        return quadratic - one.advantage * one.new[place]
+
+    return _by_token(responses, options, token)
+
+
+def _by_token(
+    responses: Sequence[Response], options: TrainerOptions, loss: Callable[[Response, int], Tensor]
+) -> Tensor:
+    penalised = [loss(one, at) + options.kl_coefficient * _k3(one, at) for one in responses for at in one.places]
+    return torch.stack(penalised).mean()
+
+
 def _token(one: Response, place: int, options: TrainerOptions) -> Tensor:
     ratio = torch.exp(one.new[place] - one.old[place])
     return _clip(ratio, one.advantage, options) + options.kl_coefficient * _k3(one, place)
@@ -107,4 +173,10 @@ _LOSSES: dict[str, Callable[[Sequence[Response], TrainerOptions], Tensor]] = {
     "DrGRPO": _dr_grpo,
     "RLOO": _rloo,
     "ReinforcePlusPlus": _token_mean,
+    "GMPO": _gmpo,
+    "SAPO": _sapo,
+    "DPPO": _dppo,
+    "VESPO": _vespo,
+    "GPG": lambda responses, options: _by_token(responses, options, lambda one, place: -one.advantage * one.new[place]),
+    "DRO": _dro,
 }

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from longshore.api.algorithm import KlEstimator
+from longshore.api.objectives.advantages import RewardedGroup
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore.policy.draws import Draw
-from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, weighted_losses
+from longshore_runtime.backends.losses import estimated_kl, sample_losses, token_log_probs, weighted_losses
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trainer.group import step_denominator
@@ -52,11 +54,14 @@ def test_the_ratio_is_clipped_only_where_it_already_moved_with_the_advantage(
     assert policy_loss(ratio, advantage, without_kl()) == pytest.approx((loss, clipped, gradient), rel=1e-5)
 
 
-def test_k3_estimates_the_kl_divergence_without_bias() -> None:
+@pytest.mark.parametrize("estimator", [KlEstimator.K1, KlEstimator.K3])
+def test_estimates_of_the_kl_divergence_have_no_bias(estimator: KlEstimator) -> None:
     generator = torch.Generator().manual_seed(0)
     policy, reference = (torch.randn(50, generator=generator, dtype=torch.float64).log_softmax(0) for _ in range(2))
     expected = (policy.exp() * (policy - reference)).sum()
-    assert (policy.exp() * k3(policy, reference)).sum().item() == pytest.approx(expected.item(), rel=1e-9)
+    assert (policy.exp() * estimated_kl(estimator, policy, reference)).sum().item() == pytest.approx(
+        expected.item(), rel=1e-9
+    )
 
 
 def test_log_probs_and_gradients_do_not_depend_on_chunks() -> None:
@@ -326,7 +331,7 @@ def test_the_ratio_of_a_response_holds_what_was_learned_since_its_first_tokens(m
 )
 def test_the_worked_example_of_the_docs(name: str, weight: float) -> None:
     """Rewards 1, 0, 0, 1 of responses with 2, 6, 4, 4 tokens out of 10, on-policy."""
-    [advantages] = OBJECTIVES[name].advantages([[1.0, 0.0, 0.0, 1.0]])
+    [advantages] = OBJECTIVES[name].advantages([RewardedGroup([1.0, 0.0, 0.0, 1.0], (2, 6, 4, 4))])
     values = tuple((-1.0,) * length for length in (2, 6, 4, 4))
     samples = tuple(
         sample(index, one, advantage) for index, (one, advantage) in enumerate(zip(values, advantages, strict=True))

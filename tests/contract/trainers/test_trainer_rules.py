@@ -18,7 +18,7 @@ from longshore_runtime.backends.trainer_rules import (
 )
 from longshore_runtime.errors import UserError
 from longshore_runtime.trajectories.trajectory import Trajectory
-from tests.contract.trainers.replicas import OPTIONS
+from tests.contract.trainers.replicas import OPTIONS, without_kl
 from tests.contract.trainers.test_host_copies import DEVICE, Holder
 
 
@@ -41,7 +41,7 @@ SAMPLES = (SILENT, POSITIVE, MASKED, NEGATIVE)
 
 
 def test_zero_advantages_need_no_backward_pass_and_samples_outside_the_loss_no_pass() -> None:
-    parts = split(SAMPLES, has_reference=False)
+    parts = split(SAMPLES, without_kl())
     assert parts.silent == [SILENT]
     assert parts.trained == [POSITIVE, NEGATIVE]
     assert parts.left_out == [MASKED]
@@ -49,7 +49,7 @@ def test_zero_advantages_need_no_backward_pass_and_samples_outside_the_loss_no_p
 
 
 def test_with_a_kl_penalty_a_zero_advantage_has_a_gradient() -> None:
-    parts = split(SAMPLES, has_reference=True)
+    parts = split(SAMPLES, OPTIONS)
     assert parts.silent == []
     assert parts.trained == [SILENT, POSITIVE, NEGATIVE]
     assert parts.left_out == [MASKED]

@@ -129,7 +129,15 @@ BROKEN: list[tuple[Json, str]] = [
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
     ({"algorithm.objective": {"name": "Custom"}}, "algorithm.objective.importPath"),
     ({"algorithm.objective.importPath": "losses:mine"}, "algorithm.objective.name"),
-    ({"algorithm.objective": {"name": "DrGRPO", "advantageEpsilon": 1e-3}}, "algorithm.objective.name"),
+    ({"algorithm.objective": {"name": "SAPO", "clipLow": 0.1}}, "algorithm.objective.name"),
+    ({"algorithm.objective.advantage": "Whitened", "algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
+    (
+        {
+            "algorithm.objective": {"name": "ReinforcePlusPlus", "advantage": "Centred"},
+            "algorithm.responsesPerPrompt": 1,
+        },
+        "algorithm.responsesPerPrompt",
+    ),
     ({"algorithm.responsesPerPrompt": 1}, "algorithm.responsesPerPrompt"),
     (WITHOUT_SIBLINGS | {"algorithm.dynamicSampling": True}, "algorithm.dynamicSampling"),
     (WITHOUT_SIBLINGS | {"algorithm.promptsPerStep": 1}, "algorithm.promptsPerStep"),

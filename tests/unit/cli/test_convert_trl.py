@@ -150,8 +150,8 @@ def test_what_a_person_must_look_at_is_said(given: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     "key",
     ["attn_implementation", "model_init_kwargs.attn_implementation",
-     "per_device_eval_batch_size", "eval_accumulation_steps", "sapo_temperature_neg",
-     "vespo_k_pos", "ref_model_sync_steps", "entropy_target", "lora_r", "max_tool_calling_iterations"],
+     "per_device_eval_batch_size", "eval_accumulation_steps", "ref_model_sync_steps", "entropy_target", "lora_r",
+     "max_tool_calling_iterations"],
 )  # fmt: skip
 def test_what_belongs_to_features_that_are_off_has_no_part_in_what_is_learned(key: str) -> None:
     assert key in trl(**{key: 8}).beside_learning
@@ -174,13 +174,40 @@ def test_what_changes_the_numbers_may_change_what_is_learned(key: str, same: Any
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"), [("dapo", "GSPO"), ("bnpo", "GSPO"), ("grpo", "GSPO"), ("dr_grpo", "DrGRPO")]
-)
-def test_ratios_of_responses_are_gspo_whatever_the_loss_adds_up(loss: str, name: str) -> None:
+    ("loss", "aggregation"),
+    [("dapo", "TokenMean"), ("bnpo", "TokenMean"), ("grpo", None), ("dr_grpo", "ConstantLength"),
+     ("luspo", "SequenceSum")],
+)  # fmt: skip
+def test_ratios_of_responses_are_gspo_whatever_the_loss_adds_up(loss: str, aggregation: str | None) -> None:
     found = trl(loss_type=loss, importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4)
-    assert spec(found)["algorithm"]["objective"]["name"] == name
-    assert ("loss_type" in found.left_out) == (loss in ("dapo", "bnpo"))
-    assert "loss_type = dapo (by default)" in trl(importance_sampling_level="sequence").left_out
+    objective = spec(found)["algorithm"]["objective"]
+    assert (objective["name"], objective.get("aggregation")) == ("GSPO", aggregation)
+    assert ("loss_type" in found.left_out) == (loss == "bnpo")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"loss_type": "sapo", "sapo_temperature_neg": 2.0, "vespo_k_pos": 9.0},
+         {"name": "SAPO", "temperatureNegative": 2.0}),
+        ({"loss_type": "vespo", "vespo_k_pos": 1.5}, {"name": "VESPO", "kPositive": 1.5}),
+        ({"loss_type": "grpo", "delta": 4.0},
+         {"name": "GRPO", "aggregation": "SequenceMean", "clipLow": 0.2, "clipHigh": 0.2, "dualClip": 4.0}),
+        ({"multi_objective_aggregation": "normalize_then_sum"},
+         {"name": "GRPO", "advantage": "NormalisedByFunction", "clipLow": 0.2, "clipHigh": 0.2}),
+    ],
+)  # fmt: skip
+def test_losses_of_trl_are_objectives(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = spec(trl(**given))["algorithm"]["objective"]
+    assert found == {"advantageEpsilon": 1e-4, **expected}
+
+
+def test_penalties_of_trl_are_fields_of_the_algorithm() -> None:
+    algorithm = spec(trl(beta=0.04, entropy_coef=0.01))["algorithm"]
+    assert (algorithm["klCoefficient"], algorithm["klBiasCorrection"], algorithm["entropyCoefficient"]) == (
+        0.04, True, 0.01,
+    )  # fmt: skip
+    assert "klBiasCorrection" not in spec(trl(beta=0.04, use_bias_correction_kl=False))["algorithm"]
 
 
 def test_a_norm_of_zero_does_not_clip() -> None:
@@ -191,11 +218,13 @@ def test_prompts_that_trl_cuts_are_left_out() -> None:
     assert any("TRL cuts them" in one for one in trl(max_prompt_length=512).to_do)
 
 
-def test_rewards_scaled_over_the_batch_are_reinforce_plus_plus_with_one_update() -> None:
+def test_rewards_are_scaled_over_the_batch_with_one_update_alone() -> None:
     found = trl(scale_rewards="batch")
-    assert spec(found)["algorithm"]["objective"]["name"] == "ReinforcePlusPlus"
-    assert "deviation of centred rewards" in found.left_out["scale_rewards"]
-    assert spec(trl(scale_rewards="batch", steps_per_generation=2))["algorithm"]["objective"]["name"] == "GRPO"
+    assert spec(found)["algorithm"]["objective"]["advantage"] == "NormalisedByBatch"
+    assert "scale_rewards" not in found.left_out
+    several = trl(scale_rewards="batch", steps_per_generation=2)
+    assert "advantage" not in spec(several)["algorithm"]["objective"]
+    assert "needs the whole batch" in several.left_out["scale_rewards"]
 
 
 def test_keys_of_open_r1_about_prompts_are_fields_of_the_data() -> None:

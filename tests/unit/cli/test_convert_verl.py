@@ -17,7 +17,7 @@ def test_a_run_of_verl_becomes_the_same_job_with_verls_defaults_where_it_is_sile
         "epochsPerStep": 1, "maxResponseTokens": 1024, "temperature": 1.0, "learningRate": 1e-6,
         "learningRateSchedule": "Constant", "warmupSteps": 0, "adamBeta1": 0.9, "adamBeta2": 0.999,
         "weightDecay": 0.01, "maxGradNorm": 1.0, "klCoefficient": 0.0,
-        "objective": {"name": "GRPO", "clipLow": 0.2, "clipHigh": 0.2},
+        "objective": {"name": "GRPO", "clipLow": 0.2, "clipHigh": 0.2, "dualClip": 3.0},
         "rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"},
     }  # fmt: skip
     assert found["model"] == {"hub": "Qwen/Qwen2-7B-Instruct", "maxContextTokens": 1536}
@@ -33,20 +33,51 @@ def test_a_run_of_verl_becomes_the_same_job_with_verls_defaults_where_it_is_sile
 
 
 @pytest.mark.parametrize(
-    ("changed", "name"),
+    ("estimator", "loss", "aggregation", "expected"),
     [
-        ({}, "GRPO"),
-        ({"algorithm__adv_estimator": "rloo"}, "RLOO"),
-        ({"algorithm__adv_estimator": "reinforce_plus_plus_baseline", f"{ACTOR}ppo_mini_batch_size": 1024},
-         "ReinforcePlusPlus"),
-        ({f"{ACTOR}policy_loss__loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "seq-mean-token-mean"}, "GSPO"),
-        ({"algorithm__norm_adv_by_std_in_grpo": False, f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "DrGRPO"),
+        ("grpo", "vanilla", "token-mean", {"name": "GRPO"}),
+        ("grpo", "vanilla", "seq-mean-token-mean", {"name": "GRPO", "aggregation": "SequenceMean"}),
+        ("rloo", "vanilla", "seq-mean-token-sum", {"name": "RLOO"}),
+        ("rloo_vectorized", "vanilla", "token-mean", {"name": "RLOO", "aggregation": "TokenMean"}),
+        ("opo", "vanilla", "token-mean", {"name": "GRPO", "advantage": "LengthWeighted"}),
+        ("grpo_passk", "vanilla", "token-mean", {"name": "GRPO", "advantage": "PassAtK"}),
+        ("reinforce_plus_plus", "vanilla", "token-mean", {"name": "ReinforcePlusPlus", "advantage": "Whitened"}),
+        ("reinforce_plus_plus_baseline", "vanilla", "token-mean", {"name": "ReinforcePlusPlus"}),
+        ("grpo", "gspo", "seq-mean-token-mean", {"name": "GSPO"}),
+        ("grpo", "gspo", "token-mean", {"name": "GSPO", "aggregation": "TokenMean"}),
+        ("rloo", "cispo", "token-mean", {"name": "CISPO", "advantage": "LeaveOneOut"}),
+        ("grpo", "sapo", "token-mean", {"name": "SAPO", "temperaturePositive": 2.0}),
+        ("grpo", "geo_mean", "token-mean", {"name": "GMPO"}),
+        ("gpg", "gpg", "token-mean", {"name": "GPG"}),
+        ("grpo", "dro", "token-mean", {"name": "DRO", "beta": 0.5}),
+        ("grpo", "dppo_kl", "token-mean", {"name": "DPPO", "divergence": "KL", "maxRatio": 3.0, "divergenceLow": 0.2,
+                                          "divergenceHigh": 0.2}),
     ],
 )  # fmt: skip
-def test_objectives_are_distinguished_by_several_keys(changed: dict[str, Any], name: str) -> None:
-    found = verl(**changed)
-    assert spec(found)["algorithm"]["objective"]["name"] == name
-    assert (f"{ACTOR}loss_agg_mode".replace("__", ".") in found.left_out) == (name == "RLOO")
+def test_advantage_loss_and_aggregation_are_converted_apart(
+    estimator: str, loss: str, aggregation: str, expected: dict[str, Any]
+) -> None:
+    found = verl(
+        algorithm__adv_estimator=estimator,
+        **{f"{ACTOR}policy_loss__loss_mode": loss, f"{ACTOR}loss_agg_mode": aggregation},
+        **{f"{ACTOR}tau_pos": 2.0, f"{ACTOR}policy_loss__dro_beta": 0.5, f"{ACTOR}ppo_mini_batch_size": 1024},
+    )
+    clips = {"clipLow", "clipHigh", "dualClip"}
+    given = spec(found)["algorithm"]["objective"]
+    assert {key: value for key, value in given.items() if key not in clips} == expected
+    assert ("dualClip" in given) == (loss == "vanilla")
+
+
+def test_without_the_deviation_and_with_a_constant_length_grpo_is_dr_grpo() -> None:
+    changed = {"algorithm__norm_adv_by_std_in_grpo": False, f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}
+    assert spec(verl(**changed))["algorithm"]["objective"]["name"] == "DrGRPO"
+
+
+@pytest.mark.parametrize(("kind", "ours"), [("kl", "K1"), ("mse", "K2"), ("k3+", "K2"), ("abs", None)])
+def test_the_kl_estimator_is_converted(kind: str, ours: str | None) -> None:
+    found = verl(**{f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": kind})
+    assert spec(found)["algorithm"].get("klEstimator") == ours
+    assert ("actor_rollout_ref.actor.kl_loss_type" in found.left_out) == (ours is None)
 
 
 def test_a_warm_up_is_counted_in_updates() -> None:
@@ -293,12 +324,7 @@ def test_the_penalty_of_long_responses_ends_where_responses_do() -> None:
 def test_gspo_has_no_dual_clip_to_lose() -> None:
     key = "actor_rollout_ref.actor.clip_ratio_c"
     assert not any(name.startswith(key) for name in verl(**VERL_GSPO).left_out)
-    assert key in convert(VERL, VERL_RUN | {key: 10.0}, FIXED).left_out
-
-
-@pytest.mark.parametrize(("name", "ours"), [("grpo_vectorized", "GRPO"), ("rloo_vectorized", "RLOO")])
-def test_a_vectorised_estimator_is_the_same_one(name: str, ours: str) -> None:
-    assert spec(verl(algorithm__adv_estimator=name))["algorithm"]["objective"]["name"] == ours
+    assert spec(convert(VERL, VERL_RUN | {key: 10.0}, FIXED))["algorithm"]["objective"]["dualClip"] == 10.0
 
 
 def test_a_reference_in_the_default_of_another_is_followed() -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Final
 
-from longshore.api.objectives.objective import NormalisedObjective
+from longshore.api.objectives.advantages import OF_WHOLE_BATCH
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 
@@ -42,13 +42,18 @@ def _batches(settings: ForeignSettings) -> tuple[int, int]:
     whole, num_steps = settings.count("generation_batch_size"), settings.count("steps_per_generation")
     generation = whole or per_device * (num_steps or accumulated)
     update = per_device * accumulated
-    is_used_once = settings.count("num_iterations") in (None, 1) and settings["scale_rewards"] != "batch"
+    is_used_once = settings.count("num_iterations") in (None, 1) and not _normalises_by_batch(settings)
     if is_used_once and update % generation == 0:
         return update, update  # All of them sample with the same weights.
     if generation % update:
         key = "generation_batch_size" if whole else "steps_per_generation"
         raise Refused(key, f"a generation of {generation} responses is no multiple of an update of {update}")
     return update, generation
+
+
+def _normalises_by_batch(settings: ForeignSettings) -> bool:
+    by_function = settings.text("multi_objective_aggregation") == "normalize_then_sum"
+    return by_function or settings["scale_rewards"] == "batch"
 
 
 def updates_per_step(settings: ForeignSettings) -> int:
@@ -80,77 +85,124 @@ def num_updates(settings: ForeignSettings, number: float) -> int:
     return math.ceil(number * num_steps * updates_per_step(settings))
 
 
-_LOSSES: Final = {"dapo": "GRPO", "cispo": "CISPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
+_LOSSES: Final = {
+    "dapo": ("GRPO", "TokenMean"), "bnpo": ("GRPO", "TokenMean"), "grpo": ("GRPO", "SequenceMean"),
+    "dr_grpo": ("GRPO", "ConstantLength"), "luspo": ("GRPO", "SequenceSum"), "cispo": ("CISPO", "TokenMean"),
+    "sapo": ("SAPO", "SequenceMean"), "vespo": ("VESPO", "TokenMean"),
+}  # fmt: skip
+"""Name and aggregation by loss_type; with ratios of responses, GRPO is GSPO."""
+_SCALES: Final = {"group": "Normalised", "batch": "NormalisedByBatch", "none": "Centred"}
 _SHARES: Final = (
     "where a generation is for several updates, TRL divides each by their mean number of tokens, and a job by its own"
 )
-_TOKENS: Final = "token losses are averaged over all tokens of the update, as loss_type dapo does"
+_LOCAL: Final = (
+    "token losses are averaged over all tokens of the update, and in TRL over those of each batch of a device"
+)
 
 
-@entry(["loss_type", "importance_sampling_level", "scale_rewards"],
-       [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantageEpsilon"],
-       "`dapo` is GRPO, `cispo` CISPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with "
-       "`importance_sampling_level: sequence` others are GSPO; `scale_rewards: batch` with one update per generation "
-       "is ReinforcePlusPlus. 0.0001 is added to deviations, as in TRL",
-       loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
+@entry(["loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation"],
+       [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantage", f"{OBJECTIVE}.aggregation", f"{OBJECTIVE}.advantageEpsilon"],
+       "`cispo`, `sapo` and `vespo` are the names; others are GRPO, with `importance_sampling_level: sequence` GSPO, "
+       "and `dr_grpo` with `scale_rewards: none` DrGRPO, with the aggregation of `loss_type`. `scale_rewards` and "
+       "`multi_objective_aggregation` are `advantage`. 0.0001 is added to deviations, as in TRL",
+       loss_type="dapo", importance_sampling_level="token", scale_rewards="group",
+       multi_objective_aggregation="sum_then_normalize")  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
     if isinstance(scaling, bool):
         scaling = "group" if scaling else "none"
     if loss not in _LOSSES:
         raise Refused("loss_type", f"{loss} is not available; choose one of {', '.join(_LOSSES)}")
-    by_sequence = settings.text("importance_sampling_level") == "sequence"
-    if by_sequence and loss == "cispo":
-        raise Refused("importance_sampling_level", "weights of cispo are those of tokens: set it to token")
-    name = "GSPO" if is_gspo(settings) else _LOSSES[loss]
-    update, generation = _batches(settings)
-    if scaling == "batch" and name == "GRPO" and update == generation:
-        name = "ReinforcePlusPlus"
-    lost = {}
+    if scaling not in _SCALES:
+        raise Refused("scale_rewards", f"{scaling} is not available; choose one of {', '.join(_SCALES)}")
+    name, aggregation = _LOSSES[loss]
+    if settings.text("importance_sampling_level") == "sequence" and name != "GRPO":
+        raise Refused("importance_sampling_level", f"weights of {loss} are those of tokens: set it to token")
+    if is_gspo(settings):
+        name = "GSPO"
+    advantage, lost, (update, generation) = _SCALES[scaling], {}, _batches(settings)
+    if settings.text("multi_objective_aggregation") == "normalize_then_sum":
+        advantage = "NormalisedByFunction"
+    if advantage in OF_WHOLE_BATCH and update != generation:
+        key = "scale_rewards" if advantage == "NormalisedByBatch" else "multi_objective_aggregation"
+        lost[key] = f"{advantage} needs the whole batch, and makes one update of a generation"
+        advantage = "Normalised"
+    if name == "GRPO" and (aggregation, advantage) == ("ConstantLength", "Centred"):
+        name = "DrGRPO"
     unset = "" if "loss_type" in settings.given else f" = {loss} (by default)"
-    if loss in ("grpo", "bnpo") and name in ("GRPO", "ReinforcePlusPlus"):
-        lost["loss_type"] = _TOKENS
-    if loss in ("dapo", "cispo") and name in ("GRPO", "CISPO") and update != generation:
+    if loss == "bnpo":
+        lost["loss_type"] = _LOCAL
+    if aggregation == "TokenMean" and loss != "bnpo" and update != generation:
         lost[f"loss_type{unset}"] = _SHARES
-    if name == "GSPO" and loss != "grpo":
-        lost[f"loss_type{unset}"] = "GSPO averages the losses of a response first, as loss_type grpo does"
-    if by_sequence and name != "GSPO":
-        lost["importance_sampling_level"] = f"with {loss} ratios are of tokens here"
-    if name == "ReinforcePlusPlus":
-        lost["scale_rewards"] = "ReinforcePlusPlus divides by the deviation of centred rewards, TRL by that of rewards"
-    elif scaling != (expected := "none" if name == "DrGRPO" else "group"):
-        lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
     fields: dict[str, Any] = {f"{OBJECTIVE}.name": name}
-    if isinstance(OBJECTIVES[name], NormalisedObjective):
+    if advantage != OBJECTIVES[name].advantage:
+        fields[f"{OBJECTIVE}.advantage"] = advantage
+    if aggregation != OBJECTIVES[name].aggregation:
+        fields[f"{OBJECTIVE}.aggregation"] = aggregation
+    if advantage != "Centred":
         fields[f"{OBJECTIVE}.advantageEpsilon"] = 1e-4
     return EntryOutcome(fields, lost)
 
 
 def is_gspo(settings: ForeignSettings) -> bool:
-    """Return whether ratios are those of responses, and advantages those of GRPO."""
+    """Return whether ratios are those of responses."""
     of_responses = settings.text("importance_sampling_level") == "sequence"
-    return of_responses and _LOSSES.get(settings.text("loss_type") or "") == "GRPO"
+    return of_responses and _LOSSES.get(settings.text("loss_type") or "", ("",))[0] == "GRPO"
 
 
-@entry(["epsilon", "epsilon_high"], [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
-       "with `loss_type: cispo`, `epsilon_high` is the largest weight, which is 1 + `clipHigh`",
+@entry(["epsilon", "epsilon_high", "delta"],
+       [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh", f"{OBJECTIVE}.dualClip"],
+       "with `loss_type: cispo`, `epsilon_high` is the largest weight, which is 1 + `clipHigh`; `delta` is `dualClip`",
        epsilon=0.2)  # fmt: skip
 def clipping(settings: ForeignSettings) -> EntryOutcome:
-    low, high = settings.number("epsilon"), settings.number("epsilon_high")
-    if settings.text("loss_type") == "cispo":
+    low, high, loss = settings.number("epsilon"), settings.number("epsilon_high"), settings.text("loss_type")
+    if loss in ("sapo", "vespo"):
+        return EntryOutcome()
+    if loss == "cispo":
         most = (low if high is None else high) or 0.0
         if most <= 1:
             raise Refused("epsilon_high", f"cispo has weights of at most {most:g}, and 1 is on-policy: set it above 1")
         return EntryOutcome({f"{OBJECTIVE}.clipHigh": most - 1.0})
-    return EntryOutcome({f"{OBJECTIVE}.clipLow": low, f"{OBJECTIVE}.clipHigh": low if high is None else high})
+    high = low if high is None else high
+    fields, lost, cut = {f"{OBJECTIVE}.clipLow": low, f"{OBJECTIVE}.clipHigh": high}, {}, settings.number("delta")
+    if cut is not None and cut > 1 + (high or 0.0):
+        fields[f"{OBJECTIVE}.dualClip"] = cut
+    elif cut is not None:
+        lost["delta"] = "dualClip bounds ratios above 1 + clipHigh alone"
+    return EntryOutcome(fields, lost)
 
 
-@entry(["beta", "use_bias_correction_kl"], [f"{ALGORITHM}.klCoefficient"], "estimated with k3", beta=0.0,
-       use_bias_correction_kl=True)  # fmt: skip
+_OWN: Final = {
+    "sapo_temperature_pos": "temperaturePositive", "sapo_temperature_neg": "temperatureNegative",
+    "vespo_k_pos": "kPositive", "vespo_lambda_pos": "lambdaPositive", "vespo_k_neg": "kNegative",
+    "vespo_lambda_neg": "lambdaNegative",
+}  # fmt: skip
+
+
+@entry(_OWN, [f"{OBJECTIVE}.{name}" for name in _OWN.values()], "of SAPO and of VESPO")
+def own_settings(settings: ForeignSettings) -> EntryOutcome:
+    loss = settings.text("loss_type") or ""
+    found = {ours: settings.number(theirs) for theirs, ours in _OWN.items() if theirs.startswith(f"{loss}_")}
+    return EntryOutcome({f"{OBJECTIVE}.{name}": value for name, value in found.items() if value is not None})
+
+
+@entry(["beta", "use_bias_correction_kl"], [f"{ALGORITHM}.klCoefficient", f"{ALGORITHM}.klBiasCorrection"],
+       "estimated with K3", beta=0.0, use_bias_correction_kl=True)  # fmt: skip
 def kl_penalty(settings: ForeignSettings) -> EntryOutcome:
-    weight, key = settings.number("beta") or 0.0, "use_bias_correction_kl"
-    lost = {key: "the KL penalty is not multiplied by the ratio"} if weight and settings.flag(key) else {}
-    return EntryOutcome({f"{ALGORITHM}.klCoefficient": weight}, lost)
+    weight, fields = settings.number("beta") or 0.0, dict[str, Any]()
+    if weight and settings.flag("use_bias_correction_kl"):
+        fields[f"{ALGORITHM}.klBiasCorrection"] = True
+    return EntryOutcome({f"{ALGORITHM}.klCoefficient": weight} | fields)
+
+
+@entry(["entropy_coef"], [f"{ALGORITHM}.entropyCoefficient"], "averaged as the loss is", entropy_coef=0.0)
+def entropy(settings: ForeignSettings) -> EntryOutcome:
+    weight = settings.number("entropy_coef") or 0.0
+    if not weight:
+        return EntryOutcome()
+    by_token = _LOSSES.get(settings.text("loss_type") or "", ("", ""))[1] == "TokenMean"
+    lost = {} if by_token else {"entropy_coef": "the entropy is averaged as the loss is, and in TRL over all tokens"}
+    return EntryOutcome({f"{ALGORITHM}.entropyCoefficient": weight}, lost)
 
 
 _TEMPERATURE: Final = "generation_kwargs.temperature"
@@ -180,6 +232,8 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     response_tokens,
     temperature,
     clipping,
+    own_settings,
     kl_penalty,
+    entropy,
     direct("seed", f"{ALGORITHM}.seed", default=42),
 )

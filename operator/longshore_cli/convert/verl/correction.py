@@ -74,11 +74,11 @@ def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: b
     if is_gspo:
         lost[_BYPASS] = "the ratio of GSPO is relative to the trainer's own log-probabilities, as without bypass_mode"
     unclipped = [key for key in (_LOSS, _NO_CLIP) if settings.plain(key) in ("reinforce", True)]
-    is_grpo = objective.convert(settings).fields[f"{OBJECTIVE}.name"] == "GRPO"
+    is_grpo = objective.convert(settings).fields == {f"{OBJECTIVE}.name": "GRPO"}
     if unclipped and is_grpo and weights is not None and (weights.level, weights.least) == ("token", None):
         is_new = settings.plain("trainer.use_v1") is not False and unclipped == [_LOSS]
         look = f"Look at {OBJECTIVE}: verl 0.9 clips all the same, unless trainer.use_v1 is false."
-        weighing = {"name": "CISPO", "clipLow": 1.0, "clipHigh": weights.most - 1.0}
+        weighing = {"name": "CISPO", "clipLow": 1.0, "clipHigh": weights.most - 1.0, "dualClip": None}
         fields = {f"{OBJECTIVE}.{name}": value for name, value in weighing.items()}
         return EntryOutcome(fields, lost, to_do=(look,) if is_new else ())
     clipped = "the loss is clipped; without a clip there are weights of tokens (rollout_is: token, with one bound)"

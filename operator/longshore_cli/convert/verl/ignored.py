@@ -39,7 +39,6 @@ _LOOP: Final = """
 
 IGNORED: Final = (
     Ignored(("*_target_",), "it configures parts that Longshore does not have", matters=False),
-    Ignored((f"{ACTOR}.entropy_coeff",), "there is no entropy bonus; actor/entropy shows it", (0, 0.0)),
     Ignored((f"{ACTOR}.shuffle",), "updates take groups shuffled, alike in every attempt", (False,)),
     Ignored((f"{ACTOR}.ppo_micro_batch_size",), "micro-batches are measured in tokens", matters=False),
     Ignored((f"{ACTOR}.ulysses_sequence_parallel_size",),
@@ -74,7 +73,7 @@ IGNORED: Final = (
     Ignored((f"{ACTOR}.*router_replay.*",), "it belongs to router_replay.mode", matters=False),
     Ignored((f"{ACTOR}.use_rollout_log_probs",),
             f"what the ratio is relative to is set by {CORRECTION}.bypass_mode", (False,)),
-    Ignored((f"{ACTOR}.policy_loss.*", f"{ACTOR}.tau_*"), "it belongs to losses that Longshore does not have",
+    Ignored((f"{ACTOR}.policy_loss.*",), "it belongs to losses that Longshore does not have",
             matters=False),
     Ignored((f"{ACTOR}.checkpoint.*",), "a checkpoint always holds everything that a job continues from",
             matters=False),

@@ -1,27 +1,43 @@
 """verl's objective and batch."""
 
-from typing import Final
+from typing import Any, Final
 
+from longshore.api.objectives.registry import OBJECTIVES
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, ROLLOUT
 
 OBJECTIVE: Final = f"{ALGORITHM}.objective"
 _ESTIMATORS: Final = {
-    "grpo": "GRPO", "grpo_vectorized": "GRPO", "rloo": "RLOO", "rloo_vectorized": "RLOO",
-    "reinforce_plus_plus_baseline": "ReinforcePlusPlus",
+    "grpo": "Normalised", "grpo_vectorized": "Normalised", "rloo": "LeaveOneOut", "rloo_vectorized": "LeaveOneOut",
+    "opo": "LengthWeighted", "grpo_passk": "PassAtK", "gpg": "Centred", "gdpo": "NormalisedByFunction",
+    "reinforce_plus_plus": "Whitened", "reinforce_plus_plus_baseline": "CentredWhitened",
 }  # fmt: skip
+_LOSSES: Final = {
+    "gspo": "GSPO", "cispo": "CISPO", "sapo": "SAPO", "geo_mean": "GMPO", "gpg": "GPG", "dro": "DRO",
+    "dppo_tv": "DPPO", "dppo_kl": "DPPO",
+}  # fmt: skip
+_PLAIN: Final = {
+    "Centred": "DrGRPO", "LeaveOneOut": "RLOO", "Whitened": "ReinforcePlusPlus", "CentredWhitened": "ReinforcePlusPlus",
+}  # fmt: skip
+"""Names of the clipped loss by the advantage; others are GRPO."""
 _AGGREGATIONS: Final = {
-    "GRPO": "token-mean", "CISPO": "token-mean", "GSPO": "seq-mean-token-mean", "DrGRPO": "seq-mean-token-sum-norm",
-    "RLOO": "seq-mean-token-sum", "ReinforcePlusPlus": "token-mean",
+    "token-mean": "TokenMean", "seq-mean-token-mean": "SequenceMean", "seq-mean-token-sum": "SequenceSum",
+    "seq-mean-token-sum-norm": "ConstantLength",
 }  # fmt: skip
-_WITH_CRITIC: Final = "gae"
-_WHITENING: Final = (
-    "ReinforcePlusPlus divides centred rewards by their deviation over responses; verl does so over tokens, where long "
-    "responses weigh more, and subtracts their mean"
-)
-_ALONE: Final = "reinforce_plus_plus"
+_BY_RESPONSE: Final = ("SAPO", "GMPO")
+"""Losses that verl averages over responses, whatever `loss_agg_mode` is."""
+_UNAVAILABLE: Final = {
+    "gae": "it needs a critic, and there is none",
+    "remax": "its baseline is a greedy response, which a round does not sample",
+}
+_LOST_ESTIMATES: Final = {
+    "gpg": "verl multiplies all advantages of a batch by responses / responses whose reward is not 0",
+    "gdpo": "verl normalises over the tokens of the batch, and NormalisedByFunction over its responses",
+}
 _FILTER: Final = "algorithm.filter_groups.enable"
 _LOSS: Final = f"{ACTOR}.policy_loss.loss_mode"
+_DIVIDES: Final = "algorithm.norm_adv_by_std_in_grpo"
+_KL_ESTIMATORS: Final = {"kl": "K1", "k1": "K1", "mse": "K2", "k2": "K2", "low_var_kl": "K3", "k3": "K3"}
 _DISPATCH: Final = "data.gen_batch_size"
 """Prompts that verl starts with at a time."""
 
@@ -29,56 +45,55 @@ _DISPATCH: Final = "data.gen_batch_size"
 @entry(
     ["algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo", f"{ACTOR}.loss_agg_mode",
      f"{ACTOR}.policy_loss.loss_mode"],
-    [f"{OBJECTIVE}.name"],
-    "`grpo` is GRPO, with `loss_mode: gspo` GSPO, with `cispo` CISPO, and without division by the deviation DrGRPO; "
-    "`rloo` is RLOO; `reinforce_plus_plus_baseline`, and with `n: 1` `reinforce_plus_plus`, is ReinforcePlusPlus. "
-    "Each has one way to add up token losses",
-    algorithm__adv_estimator=_WITH_CRITIC,
+    [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantage", f"{OBJECTIVE}.aggregation", f"{OBJECTIVE}.divergence"],
+    "`loss_mode` is the name: `vanilla` GRPO, DrGRPO, RLOO or ReinforcePlusPlus, whose advantages are those of "
+    "`adv_estimator`, `geo_mean` GMPO, `dppo_tv` and `dppo_kl` DPPO, and others as in verl. `loss_agg_mode` is "
+    "`aggregation`",
+    algorithm__adv_estimator="gae",
     algorithm__norm_adv_by_std_in_grpo=True,
     actor_rollout_ref__actor__loss_agg_mode="token-mean",
     actor_rollout_ref__actor__policy_loss__loss_mode="vanilla",
 )  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
-    estimator, loss = settings.text("algorithm.adv_estimator"), settings.text(f"{ACTOR}.policy_loss.loss_mode")
-    if estimator == _ALONE and settings.number(f"{ROLLOUT}.n") == 1:
-        estimator = f"{_ALONE}_baseline"  # With one response, both are centred in the batch.
-    if estimator == _ALONE:
-        why = f"with several responses of a prompt, the baseline is that of the group: choose {_ALONE}_baseline"
-        raise Refused("algorithm.adv_estimator", f"{estimator}: {why}")
+    key, estimator, loss = "algorithm.adv_estimator", settings.text("algorithm.adv_estimator"), settings.text(_LOSS)
     if estimator not in _ESTIMATORS:
-        why = "it needs a critic, and there is none" if estimator == _WITH_CRITIC else "it is not available"
-        raise Refused("algorithm.adv_estimator", f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
-    if loss not in ("vanilla", "gspo", "cispo"):
-        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla, gspo or cispo")
-    name = _ESTIMATORS[estimator]
-    if name == "GRPO" and not settings.flag("algorithm.norm_adv_by_std_in_grpo"):
-        name = "DrGRPO"
-    if loss != "vanilla":
-        if name != "GRPO":
-            key = "algorithm.norm_adv_by_std_in_grpo" if name == "DrGRPO" else "algorithm.adv_estimator"
-            raise Refused(key, f"{loss} has the advantages of grpo, divided by their deviation")
-        name = loss.upper()
-    aggregation, ours = settings.text(f"{ACTOR}.loss_agg_mode"), _AGGREGATIONS[name]
-    lost = {} if aggregation == ours else {f"{ACTOR}.loss_agg_mode": f"{name} adds token losses up as {ours} does"}
-    if name == "ReinforcePlusPlus":
-        lost["algorithm.adv_estimator"] = _WHITENING
-    return EntryOutcome({f"{OBJECTIVE}.name": name}, lost)
+        why = _UNAVAILABLE.get(estimator or "", "it is not available")
+        raise Refused(key, f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
+    if loss != "vanilla" and loss not in _LOSSES:
+        raise Refused(_LOSS, f"{loss} is not available; choose vanilla or one of {', '.join(_LOSSES)}")
+    advantage, lost = _ESTIMATORS[estimator], {}
+    if estimator in _LOST_ESTIMATES:
+        lost[key] = _LOST_ESTIMATES[estimator]
+    if not settings.flag(_DIVIDES) and advantage == "Normalised":
+        advantage = "Centred"
+    elif not settings.flag(_DIVIDES) and advantage in ("PassAtK", "NormalisedByFunction"):
+        lost[_DIVIDES] = f"{advantage} divides by the deviation"
+    name = _PLAIN.get(advantage, "GRPO") if loss == "vanilla" else _LOSSES[loss]
+    mode = settings.text(f"{ACTOR}.loss_agg_mode")
+    if mode not in _AGGREGATIONS:
+        raise Refused(f"{ACTOR}.loss_agg_mode", f"{mode} is not available; choose one of {', '.join(_AGGREGATIONS)}")
+    aggregation = "SequenceMean" if name in _BY_RESPONSE else _AGGREGATIONS[mode]
+    fields = {f"{OBJECTIVE}.name": name}
+    if advantage != OBJECTIVES[name].advantage:
+        fields[f"{OBJECTIVE}.advantage"] = advantage
+    if aggregation != OBJECTIVES[name].aggregation:
+        fields[f"{OBJECTIVE}.aggregation"] = aggregation
+    if loss == "dppo_kl":
+        fields[f"{OBJECTIVE}.divergence"] = "KL"
+    return EntryOutcome(fields, lost)
 
 
 _DIVISOR: Final = f"{ACTOR}.loss_scale_factor"
 
 
-@entry([_DIVISOR], [], "DrGRPO divides by `maxResponseTokens`; other objectives have no such number")
+@entry([_DIVISOR], [], "aggregation ConstantLength divides by `maxResponseTokens`; others have no such number")
 def divisor(settings: ForeignSettings) -> EntryOutcome:
     tokens = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
-    is_used = objective.convert(settings).fields[f"{OBJECTIVE}.name"] == "DrGRPO"
-    if not is_used or settings.number(_DIVISOR) == tokens:
+    if settings.text(f"{ACTOR}.loss_agg_mode") != "seq-mean-token-sum-norm" or settings.number(_DIVISOR) == tokens:
         return EntryOutcome()
     if settings.number(_DIVISOR) is not None:
-        return EntryOutcome(lost={_DIVISOR: "DrGRPO divides by algorithm.maxResponseTokens"})
-    why = (
-        "DrGRPO divides by algorithm.maxResponseTokens; newer versions of verl by the longest response of a micro-batch"
-    )
+        return EntryOutcome(lost={_DIVISOR: "ConstantLength divides by algorithm.maxResponseTokens"})
+    why = "ConstantLength divides by maxResponseTokens; newer versions of verl by the longest response of a micro-batch"
     return EntryOutcome(lost={f"{_DIVISOR} = null (by default)": why})
 
 
@@ -175,48 +190,72 @@ def _until(settings: ForeignSettings, total: int, epochs: int, rows: int | None)
 
 @entry(
     [f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"],
-    [f"{ALGORITHM}.klCoefficient"],
-    "the coefficient if the loss is used, else 0; the estimator is `low_var_kl` (k3)",
+    [f"{ALGORITHM}.klCoefficient", f"{ALGORITHM}.klEstimator"],
+    "the coefficient if the loss is used, else 0; `low_var_kl` is K3, `kl` K1, `mse` K2, and what ends with `+` has "
+    "the gradient of K2",
     actor_rollout_ref__actor__kl_loss_coef=0.001,
     actor_rollout_ref__actor__kl_loss_type="low_var_kl",
 )
 def kl_loss(settings: ForeignSettings) -> EntryOutcome:
     if not settings.flag(f"{ACTOR}.use_kl_loss"):
         return EntryOutcome({f"{ALGORITHM}.klCoefficient": 0.0})
-    is_k3 = settings.text(f"{ACTOR}.kl_loss_type") in ("low_var_kl", "k3")
-    lost = {} if is_k3 else {f"{ACTOR}.kl_loss_type": "the KL penalty is estimated with k3, or low_var_kl"}
-    return EntryOutcome({f"{ALGORITHM}.klCoefficient": settings.number(f"{ACTOR}.kl_loss_coef") or 0.0}, lost)
+    kind = settings.text(f"{ACTOR}.kl_loss_type") or ""
+    estimator = "K2" if kind.endswith("+") else _KL_ESTIMATORS.get(kind)
+    lost = (
+        {} if estimator else {f"{ACTOR}.kl_loss_type": f"{kind} is not available; the KL penalty is estimated with K3"}
+    )
+    fields: dict[str, Any] = {f"{ALGORITHM}.klCoefficient": settings.number(f"{ACTOR}.kl_loss_coef") or 0.0}
+    if estimator not in (None, "K3"):
+        fields[f"{ALGORITHM}.klEstimator"] = estimator
+    return EntryOutcome(fields, lost)
+
+
+_ENDS: Final = {"Low": f"{ACTOR}.clip_ratio_low", "High": f"{ACTOR}.clip_ratio_high"}
+_CUT: Final = f"{ACTOR}.clip_ratio_c"
 
 
 @entry(
-    [f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"],
-    [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
-    "`clip_ratio` counts only where the other two are null, as in verl",
+    [f"{ACTOR}.clip_ratio", *_ENDS.values(), _CUT],
+    [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh", f"{OBJECTIVE}.dualClip", f"{OBJECTIVE}.divergenceLow",
+     f"{OBJECTIVE}.divergenceHigh", f"{OBJECTIVE}.maxRatio"],
+    "`clip_ratio` counts only where the other two are null, as in verl; `clip_ratio_c` is `dualClip`. With DPPO they "
+    "are `divergenceLow`, `divergenceHigh` and `maxRatio`",
     actor_rollout_ref__actor__clip_ratio=0.2,
-)
+    actor_rollout_ref__actor__clip_ratio_c=3.0,
+)  # fmt: skip
 def clipping(settings: ForeignSettings) -> EntryOutcome:
+    name = objective.convert(settings).fields[f"{OBJECTIVE}.name"]
     given, both = settings.given, settings.number(f"{ACTOR}.clip_ratio")
-    ends = {"clipLow": f"{ACTOR}.clip_ratio_low", "clipHigh": f"{ACTOR}.clip_ratio_high"}
-    fields = {}
-    for name, key in ends.items():
+    if name in ("SAPO", "GPG", "DRO"):
+        return EntryOutcome()
+    kind, fields = "divergence" if name == "DPPO" else "clip", dict[str, Any]()
+    for end, key in _ENDS.items():
         unset = both if key in given else 0.2
         value = settings.number(key)
-        fields[f"{OBJECTIVE}.{name}"] = unset if value is None else value
-    is_used = any(key in given and settings[key] is None for key in ends.values())
+        fields[f"{OBJECTIVE}.{kind}{end}"] = unset if value is None else value
+    is_used = any(key in given and settings[key] is None for key in _ENDS.values())
     lost = {f"{ACTOR}.clip_ratio": "verl clips by clip_ratio_low and clip_ratio_high, which are 0.2 unless set"}
     is_same = f"{ACTOR}.clip_ratio" not in given or both in (None, *fields.values())
+    cut = settings.number(_CUT)
+    if cut is not None and name == "DPPO":
+        fields[f"{OBJECTIVE}.maxRatio"] = cut
+    elif cut is not None and settings.text(_LOSS) == "vanilla":
+        fields[f"{OBJECTIVE}.dualClip"] = cut
     return EntryOutcome(fields, {} if is_used or is_same else lost)
 
 
-_DUAL: Final = f"{ACTOR}.clip_ratio_c"
-
-
-@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO and CISPO have none either")
-def dual_clip(settings: ForeignSettings) -> EntryOutcome:
-    if settings.text(_LOSS) in ("gspo", "cispo"):
-        return EntryOutcome()
-    key = _DUAL if settings[_DUAL] is not None else f"{_DUAL} = 3.0 (by default)"
-    return EntryOutcome(lost={key: "there is no dual clip for negative advantages"})
+@entry(
+    [f"{ACTOR}.tau_pos", f"{ACTOR}.tau_neg", f"{ACTOR}.policy_loss.dro_beta"],
+    [f"{OBJECTIVE}.temperaturePositive", f"{OBJECTIVE}.temperatureNegative", f"{OBJECTIVE}.beta"],
+    "of SAPO and of DRO",
+)
+def own_settings(settings: ForeignSettings) -> EntryOutcome:
+    loss = settings.text(_LOSS)
+    names = {"sapo": {"tau_pos": "temperaturePositive", "tau_neg": "temperatureNegative"}}.get(loss or "", {})
+    if loss == "dro":
+        names = {"policy_loss.dro_beta": "beta"}
+    found = {f"{OBJECTIVE}.{ours}": settings.number(f"{ACTOR}.{theirs}") for theirs, ours in names.items()}
+    return EntryOutcome({name: value for name, value in found.items() if value is not None})
 
 
 @entry(
@@ -278,8 +317,9 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     divisor,
     direct(f"{ROLLOUT}.temperature", f"{ALGORITHM}.temperature", default=1.0),
     clipping,
-    dual_clip,
+    own_settings,
     kl_loss,
+    direct(f"{ACTOR}.entropy_coeff", f"{ALGORITHM}.entropyCoefficient"),
     dynamic_sampling,
     overlong,
     direct("data.seed", f"{ALGORITHM}.seed"),

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from longshore.api.objectives.objective import ClippedObjective, LossTokens, NormalisedObjective, TokenLosses
+from longshore.api.objectives.objective import ClipRange, LossTokens, TokenLosses
 
 
-class Cispo(NormalisedObjective, ClippedObjective):
+class Cispo(ClipRange):
     """REINFORCE whose weights, the ratios, are clipped instead of the loss, so that every token keeps a gradient.
 
     MiniMax-M1 (arXiv 2506.13585), equations 4 and 5, without a lower bound; the upper one is ScaleRL's (arXiv
@@ -17,10 +17,7 @@ class Cispo(NormalisedObjective, ClippedObjective):
 
     name: Literal["CISPO"] = "CISPO"
     clip_low: float = Field(default=1.0, gt=0, le=1_000)
-    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight). From 1 on, there is
-    none."""
     clip_high: float = Field(default=4.0, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -clip(ratio) * A * log-probability, with weights that have no gradient."""

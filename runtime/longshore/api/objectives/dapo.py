@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from longshore.api.objectives.objective import ClippedObjective, NormalisedObjective
+from longshore.api.objectives.objective import ClippedObjective
 
 
-class Dapo(NormalisedObjective, ClippedObjective):
+class Dapo(ClippedObjective):
     """GRPO with a wider upper clip, which leaves room for unlikely tokens to become likely.
 
     DAPO (arXiv 2503.14476), section 3.1. Its other additions are fields that work with every objective:
@@ -16,4 +16,3 @@ class Dapo(NormalisedObjective, ClippedObjective):
 
     name: Literal["DAPO"] = "DAPO"
     clip_high: float = Field(default=0.28, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""

@@ -1,9 +1,8 @@
 """Dr. GRPO."""
 
-from collections.abc import Sequence
 from typing import Literal
 
-from longshore.api.objectives.advantages import Advantages, Rewards, centred
+from longshore.api.objectives.advantages import Estimator
 from longshore.api.objectives.aggregation import Aggregation
 from longshore.api.objectives.objective import ClippedObjective
 
@@ -16,12 +15,5 @@ class DrGrpo(ClippedObjective):
     """
 
     name: Literal["DrGRPO"] = "DrGRPO"
-
-    @property
-    def loss_aggregation(self) -> Aggregation:
-        """Return the sum over all tokens / (number of responses * maxResponseTokens)."""
-        return Aggregation.CONSTANT_LENGTH
-
-    def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute r - mean within each group."""
-        return [centred(rewards) for rewards in groups]
+    advantage: Estimator = Estimator.CENTRED
+    aggregation: Aggregation = Aggregation.CONSTANT_LENGTH

@@ -2,14 +2,15 @@
 
 from typing import Literal
 
-from longshore.api.objectives.objective import ClippedObjective, NormalisedObjective
+from longshore.api.objectives.objective import ClippedObjective
 
 
-class Grpo(NormalisedObjective, ClippedObjective):
+class Grpo(ClippedObjective):
     """Group relative policy optimisation: rewards normalised within the group of a prompt, ratios of tokens.
 
     DeepSeekMath (arXiv 2402.03300), section 4.1. Losses are averaged over all tokens of an update, so a long response
-    weighs more than a short one, and not over responses first. The usual choice.
+    weighs more than a short one; with `aggregation: SequenceMean` over responses first, as in the paper. The usual
+    choice.
     """
 
     name: Literal["GRPO"] = "GRPO"

@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel
-from longshore.api.objectives.advantages import Advantages, Rewards, normalised
+from longshore.api.objectives.advantages import OF_WHOLE_BATCH, Advantages, Estimator, RewardedGroup, estimate
 from longshore.api.objectives.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ADVANTAGE_EPSILON: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,14 @@ class LossTokens:
     """Number of tokens of each response, at least 1."""
 
     @property
+    def log_ratio(self) -> "Tensor":
+        """Logarithm of the importance ratio of each token, with gradient."""
+        return self.log_probs - self.old_log_probs
+
+    @property
     def ratio(self) -> "Tensor":
         """Importance ratio of each token, with gradient."""
-        return (self.log_probs - self.old_log_probs).exp()
+        return self.log_ratio.exp()
 
     def mean_per_response(self, values: "Tensor") -> "Tensor":
         """Replace the value of each token by the mean of its response."""
@@ -44,6 +47,14 @@ class LossTokens:
             start += length
         return means
 
+    def sum_per_response(self, values: "Tensor") -> "Tensor":
+        """Replace the value of each token by the sum over its response."""
+        sums, start = values.new_empty(values.shape), 0
+        for length in self.lengths:
+            sums[start : start + length] = values[start : start + length].sum()
+            start += length
+        return sums
+
 
 @dataclass(frozen=True)
 class TokenLosses:
@@ -51,23 +62,26 @@ class TokenLosses:
 
     loss: "Tensor"
     """Loss with gradient."""
-    is_clipped: "Tensor"
-    """Whether clipping removed the gradient of the token, or cut its weight (bool)."""
+    is_clipped: "Tensor | None" = None
+    """Whether clipping removed the gradient of the token, or cut its weight (bool); None: of no token."""
 
 
 class Objective(ApiModel):
     """Base of all objectives.
 
     A subclass has a field `name` and its settings, and overrides what differs. `docs/reference/objectives.md` shows its
-    docstring (the idea, its source, when to choose it), and the first lines of those of `advantages` and
-    `token_losses`, which are formulas after the word Compute. A loss that clips ratios has the base `ClippedObjective`,
-    and advantages with a deviation have `NormalisedObjective`; both may be bases of one class.
+    docstring (the idea, its source, when to choose it), and the first line of that of `token_losses`, which is a
+    formula after the word Compute.
     """
 
-    @property
-    def loss_aggregation(self) -> Aggregation:
-        """How the losses of tokens become the loss of an update."""
-        return Aggregation.TOKEN_MEAN
+    advantage: Estimator = Estimator.NORMALISED
+    """How rewards become advantages: `docs/reference/objectives.md` has the formulas."""
+    advantage_epsilon: float = Field(default=1e-6, gt=0, le=1)
+    """Number added to a standard deviation of rewards by which advantages are divided."""
+    aggregation: Aggregation = Aggregation.TOKEN_MEAN
+    """How token losses become the loss of an update. TokenMean: sum / number of tokens. SequenceMean: mean over each
+    response, then over responses. SequenceSum: sum over each response, mean over responses. ConstantLength: sum /
+    (number of responses * maxResponseTokens)."""
 
     @property
     def compares_with_trainer(self) -> bool:
@@ -84,34 +98,38 @@ class Objective(ApiModel):
 
         Such a batch can be neither streamed nor divided over several updates.
         """
-        return False
+        return self.advantage in OF_WHOLE_BATCH
 
-    @property
-    def compares_siblings(self) -> bool:
-        """Whether advantages compare the responses of one prompt, so that there must be two of them."""
-        return True
-
-    def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute (r - mean) / (deviation + 1e-6) within each group.
-
-        Args:
-            groups: rewards of the responses of each prompt.
-        """
-        return [normalised(rewards, ADVANTAGE_EPSILON) for rewards in groups]
+    def advantages(self, groups: Sequence[RewardedGroup]) -> list[Advantages]:
+        """Return the advantages of the responses to each prompt."""
+        return estimate(self.advantage, groups, self.advantage_epsilon)
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute the loss of each token, from its ratio and advantage A."""
         raise NotImplementedError
 
+    def importance_ratio(self, tokens: LossTokens) -> "Tensor":
+        """Return the importance ratio of each token, or of its response, with gradient."""
+        return tokens.ratio
 
-class ClippedObjective(Objective):
-    """Base of objectives whose loss is the clipped ratio times the advantage (PPO, equation 7)."""
+
+class ClipRange(Objective):
+    """Base of objectives that keep importance ratios, or their logarithms, in a range."""
 
     clip_low: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight). From 1 on, there is
-    none."""
+    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight; GMPO: from 0, of the
+    logarithm). From 1 on, there is none, except with GMPO."""
     clip_high: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""
+    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight; GMPO: from 0, of the
+    logarithm)."""
+
+
+class ClippedObjective(ClipRange):
+    """Base of objectives whose loss is the clipped ratio times the advantage (PPO, equation 7)."""
+
+    dual_clip: float | None = Field(default=None, gt=1, le=1_000)
+    """Largest ratio that counts where the advantage is negative, where no other clip bounds it; above 1 + clipHigh. It
+    is verl's `clip_ratio_c` and TRL's `delta`. Unset: none."""
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -min(ratio * A, clip(ratio) * A)."""
@@ -121,15 +139,8 @@ class ClippedObjective(Objective):
         """Compute the clipped losses for these ratios."""
         surrogate = ratio * advantages
         bounded = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high) * advantages
-        return TokenLosses(-surrogate.minimum(bounded), bounded < surrogate)
-
-
-class NormalisedObjective(Objective):
-    """Base of objectives that divide advantages by a deviation of rewards."""
-
-    advantage_epsilon: float = Field(default=ADVANTAGE_EPSILON, gt=0, le=1)
-    """Number added to the standard deviation of rewards by which advantages are divided."""
-
-    def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute (r - mean) / (deviation + advantageEpsilon) within each group."""
-        return [normalised(rewards, self.advantage_epsilon) for rewards in groups]
+        gain, is_clipped = surrogate.minimum(bounded), bounded < surrogate
+        if self.dual_clip is not None:
+            largest_loss = (self.dual_clip * advantages).where(advantages < 0, gain)
+            gain, is_clipped = gain.maximum(largest_loss), is_clipped | (gain < largest_loss)
+        return TokenLosses(-gain, is_clipped)

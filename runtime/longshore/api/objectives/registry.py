@@ -1,32 +1,46 @@
 """The objectives by name, and the field that chooses one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final, get_args
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from longshore.api.objectives.advantages import Estimator
 from longshore.api.objectives.cispo import Cispo
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.dapo import Dapo
+from longshore.api.objectives.dppo import Dppo
 from longshore.api.objectives.dr_grpo import DrGrpo
+from longshore.api.objectives.dro import Dro
+from longshore.api.objectives.gmpo import Gmpo
+from longshore.api.objectives.gpg import Gpg
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.gspo import Gspo
 from longshore.api.objectives.objective import Objective
 from longshore.api.objectives.reinforce_plus_plus import ReinforcePlusPlus
 from longshore.api.objectives.rloo import Rloo
+from longshore.api.objectives.sapo import Sapo
+from longshore.api.objectives.vespo import Vespo
 from longshore.api.rules import Rule, check, in_schema
 
 # An objective is registered here.
-_Registered = Grpo | Dapo | Gspo | Cispo | DrGrpo | Rloo | ReinforcePlusPlus | Custom
+_Registered = (
+    Grpo | Dapo | DrGrpo | Rloo | ReinforcePlusPlus | Gspo | Gmpo | Sapo | Cispo | Dppo | Vespo | Gpg | Dro | Custom
+)
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {one.model_fields["name"].default: one.model_construct() for one in get_args(_Registered)}
 )
 """Each objective with its default settings; `Custom` without its function."""
-WHOLE_BATCH: Final = [name for name, one in OBJECTIVES.items() if one.needs_whole_batch]
-WITHOUT_SIBLINGS: Final = [name for name, one in OBJECTIVES.items() if not one.compares_siblings]
+
+
+def having_advantage(objective: str, estimators: Collection[Estimator]) -> str:
+    """Return the condition in CEL that the objective at this path has one of these estimators, chosen or by default."""
+    names = [name for name, one in OBJECTIVES.items() if one.advantage in estimators]
+    chosen = f"{objective}.advantage in {[str(one) for one in estimators]}"
+    return f"(has({objective}.advantage) ? {chosen} : {objective}.name in {names})"
 
 
 def _rules() -> tuple[Rule, ...]:

@@ -1,32 +1,18 @@
 """REINFORCE++."""
 
-from collections.abc import Sequence
 from typing import Literal
 
-from longshore.api.objectives.advantages import Advantages, Rewards, whitened
-from longshore.api.objectives.objective import ClippedObjective, NormalisedObjective
+from longshore.api.objectives.advantages import Estimator
+from longshore.api.objectives.objective import ClippedObjective
 
 
-class ReinforcePlusPlus(NormalisedObjective, ClippedObjective):
-    """REINFORCE with rewards centred in the group and divided by their deviation over the whole batch.
+class ReinforcePlusPlus(ClippedObjective):
+    """REINFORCE with rewards centred in the group, and whitened over all tokens of the batch.
 
-    REINFORCE++ (arXiv 2501.03262), with baseline; each response counts once in the deviation, whatever its length. It
-    alone trains with `responsesPerPrompt: 1`, where it is REINFORCE++ without baseline: rewards are centred in the
-    batch. No advantage is known before the last group, so a step makes one update after the round.
+    REINFORCE++ (arXiv 2501.03262), with baseline; `advantage: Whitened` is the one without. Also for
+    `responsesPerPrompt: 1`, where both are one. No advantage is known before the last group, so a step makes one update
+    after the round.
     """
 
     name: Literal["ReinforcePlusPlus"] = "ReinforcePlusPlus"
-
-    @property
-    def needs_whole_batch(self) -> bool:
-        """Return True: the deviation is that of the batch."""
-        return True
-
-    @property
-    def compares_siblings(self) -> bool:
-        """Return False: single responses are compared within the batch."""
-        return False
-
-    def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute (r - mean of the group) / (deviation of the batch + advantageEpsilon)."""
-        return whitened(groups, self.advantage_epsilon)
+    advantage: Estimator = Estimator.CENTRED_WHITENED

@@ -1,9 +1,8 @@
 """RLOO."""
 
-from collections.abc import Sequence
 from typing import Literal
 
-from longshore.api.objectives.advantages import Advantages, Rewards, leave_one_out
+from longshore.api.objectives.advantages import Estimator
 from longshore.api.objectives.aggregation import Aggregation
 from longshore.api.objectives.objective import ClippedObjective
 
@@ -16,12 +15,5 @@ class Rloo(ClippedObjective):
     """
 
     name: Literal["RLOO"] = "RLOO"
-
-    @property
-    def loss_aggregation(self) -> Aggregation:
-        """Return the sum over the tokens of a response, and the mean over responses."""
-        return Aggregation.SEQUENCE_SUM
-
-    def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute r - mean of the other responses of the group."""
-        return [leave_one_out(rewards) for rewards in groups]
+    advantage: Estimator = Estimator.LEAVE_ONE_OUT
+    aggregation: Aggregation = Aggregation.SEQUENCE_SUM

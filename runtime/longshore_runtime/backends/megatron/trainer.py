@@ -99,7 +99,7 @@ class MegatronTrainer:
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
         self._prepare_pass()
-        parts = split(samples, has_reference=self._reference is not None)
+        parts = split(samples, self._options)
         self._meter.expect(parts.num_passes)
         sums = parts.left_out_sums
         with self._computing():

@@ -22,7 +22,7 @@ def vocab_parallel_log_probs(
     group: dist.ProcessGroup,
     vocab_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-probabilities of `targets` under softmax(logits / temperature), and entropies (no gradient).
+    """Compute log-probabilities of `targets` under softmax(logits / temperature), and entropies.
 
     `head` gives this rank's part of the logits; equal parts, one after the other, are the vocabulary, of which entries
     from `vocab_size` on are padding.
@@ -61,16 +61,21 @@ class _LogProbs(torch.autograd.Function):
         places = torch.where(here, targets, 0).unsqueeze(-1)
         found = torch.where(here, values.gather(-1, places).squeeze(-1), 0.0)
         log_probs, entropies = _summed(torch.stack([found, -values.mul_(probabilities).sum(-1)]), group)
-        ctx.save_for_backward(probabilities, places, here)
-        ctx.mark_non_differentiable(entropies)
+        ctx.save_for_backward(probabilities, places, here, entropies)
+        ctx.set_materialize_grads(False)
         return log_probs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        gradient, _ = gradients
-        probabilities, places, here = ctx.saved_tensors
-        result = -gradient.unsqueeze(-1) * probabilities
-        result.scatter_add_(-1, places, (gradient * here).unsqueeze(-1))
+        gradient, of_entropies = gradients
+        probabilities, places, here, entropies = ctx.saved_tensors
+        result = torch.zeros_like(probabilities)
+        if gradient is not None:
+            result -= gradient.unsqueeze(-1) * probabilities
+            result.scatter_add_(-1, places, (gradient * here).unsqueeze(-1))
+        if of_entropies is not None:  # -p * (log p + entropy), which is 0 where p is.
+            values = torch.special.xlogy(probabilities, probabilities) + probabilities * entropies.unsqueeze(-1)
+            result -= of_entropies.unsqueeze(-1) * values
         return result, None, None
 
 

@@ -62,6 +62,7 @@ _ROWS: Final = (
 
 def objectives_table() -> list[str]:
     """Return the lines of the table; names of classes are links to their sections."""
+    assert OBJECTIVES.keys() <= {name for name, *_ in _ROWS}, "every objective has a row"
     rows = [(_linked(name), *rest) for name, *rest in _ROWS]
     return [f"| {' | '.join(row)} |" for row in (_TITLES, ("---",) * len(_TITLES), *rows)]
 

@@ -169,7 +169,8 @@ class TrainerOptions:
     @property
     def trains_without_advantage(self) -> bool:
         """Whether a sample whose advantage is 0 has a gradient: that of a penalty or a bonus."""
-        return self.kl_coefficient > 0 or self.entropy_coefficient > 0
+        is_penalised = self.kl_coefficient > 0 or self.entropy_coefficient > 0
+        return is_penalised or self.objective.trains_without_advantage
 
     @property
     def schedule(self) -> ScheduleOptions:

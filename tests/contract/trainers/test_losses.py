@@ -69,10 +69,17 @@ def test_log_probs_and_gradients_do_not_depend_on_chunks() -> None:
     head = torch.nn.Linear(8, 30, bias=False)
     hidden, targets = torch.randn(25, 8, requires_grad=True), torch.randint(0, 30, (25,))
 
-    def values_and_gradients(chunk_tokens: int) -> list[torch.Tensor]:
-        log_probs, entropies = token_log_probs(hidden, head, targets, 0.7, chunk_tokens)
-        return [log_probs, entropies, *torch.autograd.grad(log_probs.sum(), [hidden, head.weight])]
+    def values_and_gradients(chunk_tokens: int, *, of_entropies: bool = False) -> list[torch.Tensor]:
+        log_probs, entropies = token_log_probs(
+            hidden, head, targets, 0.7, chunk_tokens, differentiates_entropies=of_entropies
+        )
+        total = (log_probs + entropies if of_entropies else log_probs).sum()
+        return [log_probs, entropies, *torch.autograd.grad(total, [hidden, head.weight])]
 
+    for one, other in zip(
+        values_and_gradients(25, of_entropies=True), values_and_gradients(4, of_entropies=True), strict=True
+    ):
+        assert torch.allclose(one, other, atol=1e-6)
     whole = values_and_gradients(25)
     expected = torch.log_softmax(head(hidden) / 0.7, -1)
     assert torch.allclose(whole[0], expected[torch.arange(25), targets])
@@ -152,6 +159,13 @@ def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> b
 def test_losses_and_gradients_are_those_of_the_papers(name: str, batch: Batch) -> None:
     options = options_of(name)
     assert agree(ours(batch, options), expected(batch, options))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_without_an_advantage_only_penalties_have_a_gradient(name: str) -> None:
+    options = options_of(name, without_kl())
+    silent = replace(TWO, samples=tuple(replace(one, advantage=0.0) for one in TWO.samples))
+    assert any(ours(silent, options)[1]) == options.trains_without_advantage
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -162,8 +162,13 @@ def vocab_parallel(world: World, tokens_per_chunk: int) -> list[Tensor]:
             parallel_state.get_tensor_model_parallel_group(),
             VOCABULARY,
         )
-        gradients = torch.autograd.grad((log_probs * torch.arange(25)).sum(), [hidden, shard])
-    return [log_probs.detach(), entropies, *gradients]
+        gradients = torch.autograd.grad(weighted(log_probs, entropies), [hidden, shard])
+    return [log_probs.detach(), entropies.detach(), *gradients]
+
+
+def weighted(log_probs: Tensor, entropies: Tensor) -> Tensor:
+    """A loss with another gradient for each token, by its log-probability and its entropy."""
+    return (log_probs * torch.arange(25) + entropies * torch.arange(25).flip(0)).sum()
 
 
 @pytest.mark.parametrize("tokens_per_chunk", [4096, 4])
@@ -173,10 +178,11 @@ def test_log_probs_over_a_shared_vocabulary_equal_those_over_a_whole_one(tokens_
     hidden.requires_grad_()
     values = torch.log_softmax(hidden @ head[:VOCABULARY].T / 0.7, -1)
     log_probs = values[torch.arange(25), targets]
-    expected = torch.autograd.grad((log_probs * torch.arange(25)).sum(), [hidden, head])
+    entropies = -(values.exp() * values).sum(-1)
+    expected = torch.autograd.grad(weighted(log_probs, entropies), [hidden, head])
     first, second = kept_ranks(2).run(vocab_parallel, tokens_per_chunk)
     for rank in (first, second):
         assert torch.allclose(rank[0], log_probs, atol=1e-6)
-        assert torch.allclose(rank[1], -(values.exp() * values).sum(-1), atol=1e-6)
+        assert torch.allclose(rank[1], entropies, atol=1e-6)
     assert torch.allclose(first[2] + second[2], expected[0], atol=1e-4)
     assert torch.allclose(torch.cat([first[3], second[3]]), expected[1], atol=1e-4)

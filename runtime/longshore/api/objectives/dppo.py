@@ -39,6 +39,11 @@ class Dppo(Objective):
     drift_penalty: float = Field(default=0.0, ge=0, le=100)
     """Weight of log(ratio)², which is added to the loss of every token (Kimi K2.5, arXiv 2602.02276)."""
 
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Return whether there is a penalty, which does not depend on the advantage."""
+        return self.drift_penalty > 0
+
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -min(ratio, maxRatio) * A * log-probability, or 0 if it diverged; plus driftPenalty * log(ratio)².
 

@@ -18,6 +18,11 @@ class Dro(Objective):
     beta: float = Field(default=1.0, gt=0, le=1_000)
     """Weight β of the quadratic penalty."""
 
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Return True: the penalty does not depend on the advantage."""
+        return True
+
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -A * log-probability + β / 2 * log(ratio)²."""
         return TokenLosses(0.5 * self.beta * tokens.log_ratio.square() - tokens.advantages * tokens.log_probs)

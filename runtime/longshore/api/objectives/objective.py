@@ -100,6 +100,11 @@ class Objective(ApiModel):
         """
         return self.advantage in OF_WHOLE_BATCH
 
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Whether a token whose advantage is 0 has a gradient."""
+        return False
+
     def advantages(self, groups: Sequence[RewardedGroup]) -> list[Advantages]:
         """Return the advantages of the responses to each prompt."""
         return estimate(self.advantage, groups, self.advantage_epsilon)

@@ -136,6 +136,18 @@ $(AGENT_PROGRAMS:=/.ready): $(VENV)/%/.ready: tests/contract/environments/%.txt 
 	@$(BIN)/uv pip install --quiet --python $(VENV)/$*/bin/python -r $<
 	@touch $@
 
+# verl and TRL, whose losses ours are compared with; losses of verl need few of its dependencies.
+PEERS := tests/contract/trainers/peers
+$(VENV)/peers/.ready: $(PEERS)/requirements.txt requirements.lock | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/peers
+	@$(BIN)/uv pip install --quiet --python $(VENV)/peers/bin/python $(TORCH_SOURCE) --constraints requirements.lock -r $<
+	@$(BIN)/uv pip install --quiet --python $(VENV)/peers/bin/python --no-deps verl==0.9.1
+	@touch $@
+
+.PHONY: peer-losses
+peer-losses: $(VENV)/peers/.ready ## Record what verl and TRL compute for a few responses, with which tests compare
+	$(VENV)/peers/bin/python $(PEERS)/record.py
+
 # dask-kubernetes for operator_scale, in an environment of its own too.
 $(VENV)/dask/.ready: benchmarks/dask.txt | $(READY)
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/dask

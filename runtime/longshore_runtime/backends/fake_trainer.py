@@ -63,7 +63,7 @@ class FakeTrainer:
         """Add the digests of samples."""
         self._meter.expect(len(samples))
         self._gradient = (self._gradient + self._digests(samples)) % _MODULUS
-        loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
+        loss = -sum(self._weight(sample) * sample.mean_advantage for sample in samples)
         return GradientSums(
             num_tokens=sum(sample.num_response_tokens for sample in samples),
             num_loss_tokens=sum(sample.num_loss_tokens for sample in samples),
@@ -155,8 +155,9 @@ def _zeros() -> _Vector:
 
 def _identity(sample: Sample) -> str:
     tokens = f"{sample.prompt_tokens.tolist()}/{sample.trajectory.tokens.tolist()}"
-    mask, old = (None if one is None else one.tolist() for one in (sample.loss_mask, sample.old_log_probs))
-    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{mask}/{old}"
+    arrays = sample.advantage, sample.loss_mask, sample.old_log_probs
+    advantage, mask, old = (one.tolist() if isinstance(one, np.ndarray) else one for one in arrays)
+    return f"{sample.draw}/{sample.index}/{tokens}/{advantage!r}/{mask}/{old}"
 
 
 def _digest(text: str) -> _Vector:

@@ -64,7 +64,7 @@ def sample_losses(
     kept = flat([sample.in_loss for sample in samples], torch.bool)
     lengths = [sample.num_loss_tokens for sample in samples]
     rollout = flat([sample.trajectory.log_probs for sample in samples])[kept]
-    advantages = flat([np.full(sample.num_loss_tokens, sample.advantage) for sample in samples])
+    advantages = flat([sample.token_advantages for sample in samples])[kept]
     reference = None if reference_log_probs is None else reference_log_probs[kept]
     trained = log_probs[kept]
     known = [sample.old_log_probs for sample in samples if sample.old_log_probs is not None]

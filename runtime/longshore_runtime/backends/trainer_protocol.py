@@ -21,10 +21,12 @@ from longshore_runtime.trajectories.trajectory import (
     ComparedByValue,
     LogProbs,
     Mask,
+    TokenAdvantages,
     TokenIds,
     Trajectory,
     log_probs,
     mask,
+    token_advantages,
     token_ids,
 )
 
@@ -41,7 +43,8 @@ class Sample(ComparedByValue):
     """Number of the response within its group."""
     prompt_tokens: TokenIds
     trajectory: Trajectory
-    advantage: float
+    advantage: float | TokenAdvantages
+    """Advantage of the response, or [num_response_tokens] of each of its tokens."""
     reward: float
     penalty: float = 0.0
     """Penalty that is added to the reward before the advantages: 0, or below for a response that is too long."""
@@ -59,6 +62,9 @@ class Sample(ComparedByValue):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_tokens", token_ids(self.prompt_tokens))
+        if isinstance(self.advantage, np.ndarray):
+            object.__setattr__(self, "advantage", token_advantages(self.advantage))
+            assert len(self.advantage) == len(self.trajectory), "every token has an advantage"
         if self.loss_mask is not None:
             object.__setattr__(self, "loss_mask", mask(self.loss_mask))
         if self.old_log_probs is not None:
@@ -93,6 +99,26 @@ class Sample(ComparedByValue):
     def num_loss_tokens(self) -> int:
         """Number of response tokens that are in the loss."""
         return len(self.trajectory) if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
+
+    @property
+    def token_advantages(self) -> npt.NDArray[np.floating]:
+        """Advantages of the response tokens, [num_response_tokens]."""
+        return np.broadcast_to(self.advantage, len(self.trajectory))
+
+    @property
+    def mean_advantage(self) -> float:
+        """Mean advantage of the loss-mask tokens; 0 if there are none but each has one of its own."""
+        if not isinstance(self.advantage, np.ndarray):
+            return self.advantage
+        in_loss = self.advantage[self.in_loss]
+        return float(in_loss.mean(dtype=np.float64)) if len(in_loss) else 0.0
+
+    @property
+    def has_advantage(self) -> bool:
+        """Whether the advantage of a loss-mask token is not 0, so that there is a policy gradient."""
+        if not isinstance(self.advantage, np.ndarray):
+            return self.advantage != 0.0
+        return bool(np.any(self.advantage[self.in_loss]))
 
     @property
     def num_compared_tokens(self) -> int:

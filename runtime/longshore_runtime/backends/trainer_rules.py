@@ -45,8 +45,8 @@ def split(samples: Sequence[Sample], options: TrainerOptions) -> Split:
     in_loss, everything = [sample for sample in samples if sample.num_loss_tokens], options.trains_without_advantage
     return Split(
         left_out=[sample for sample in samples if not sample.num_loss_tokens],
-        silent=[sample for sample in in_loss if sample.advantage == 0.0 and not everything],
-        trained=[sample for sample in in_loss if sample.advantage != 0.0 or everything],
+        silent=[sample for sample in in_loss if not sample.has_advantage and not everything],
+        trained=[sample for sample in in_loss if sample.has_advantage or everything],
         has_reference=options.kl_coefficient > 0,
     )
 

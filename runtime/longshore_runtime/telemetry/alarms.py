@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from longshore.api.round_status import RoundKind
 from longshore.policy.training_alarms import (
     AlarmLimits,
@@ -76,7 +78,7 @@ def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
         num_restarts=_num_restarts(responses),
         num_given_up=result.num_given_up,
         max_reward=max(abs(sample.reward) for sample in trained.samples),
-        max_advantage=max(abs(sample.advantage) for sample in trained.samples),
+        max_advantage=max(float(np.abs(sample.advantage).max(initial=0.0)) for sample in trained.samples),
         max_grad_norm=max(update.update.grad_norm for update in trained.updates),
         has_short_round=result.end.kind is RoundKind.SHORT,
         mismatch=trained.mean_mismatch,

@@ -151,7 +151,7 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
         "finish_reason": completion.finish_reason.value,
         "reward": one.reward,
         "penalty": 0.0 if sample is None else sample.penalty,
-        "advantage": None if sample is None else sample.advantage,
+        "advantage": None if sample is None else sample.mean_advantage,
         "timed_out": one.timed_out,
         "rewards": [{"function": name, "reward": value} for name, value in one.parts.items()],
         "versions": [

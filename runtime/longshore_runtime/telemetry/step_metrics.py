@@ -84,7 +84,7 @@ def step_metrics(
     by_response = {sample.response: sample for sample in samples}.values()  # An episode counts once.
     scores = [sample.reward for sample in by_response]
     rewards = [sample.reward + sample.penalty for sample in by_response]
-    advantages = [sample.advantage for sample in by_response]
+    advantages = [sample.mean_advantage for sample in by_response]
     response = lengths(samples)
     prompts = [len(sample.prompt_tokens) for sample in samples]
     sums = trained.sums

@@ -384,7 +384,7 @@ def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
 
 def rank_shares(samples: Sequence[Sample], num_ranks: int) -> list[list[Sample]]:
     """Return the samples of each rank of a replica that deals them out: alike in length, and in what has gradients."""
-    order = sorted(in_draw_order(samples), key=lambda sample: (sample.advantage == 0, -sample.num_tokens))
+    order = sorted(in_draw_order(samples), key=lambda sample: (not sample.has_advantage, -sample.num_tokens))
     return [order[first::num_ranks] for first in range(num_ranks)]
 
 

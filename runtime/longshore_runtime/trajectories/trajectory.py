@@ -14,6 +14,7 @@ T = TypeVar("T", bound=np.generic)
 TokenIds = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
+TokenAdvantages = npt.NDArray[np.float32]
 
 
 class Run(NamedTuple):
@@ -33,7 +34,7 @@ class ComparedByValue:
         if type(other) is not type(self):
             return NotImplemented
         pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(cast(Any, self)))
-        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+        return all(np.array_equal(a, b) if np.ndarray in (type(a), type(b)) else a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -138,6 +139,11 @@ def joined(first: TokenIds, second: TokenIds) -> TokenIds:
 
 def log_probs(values: npt.ArrayLike) -> LogProbs:
     """Return log-probabilities as a read-only array; one that has the right type is shared, not copied."""
+    return _read_only(values, np.float32)
+
+
+def token_advantages(values: npt.ArrayLike) -> TokenAdvantages:
+    """Return advantages as a read-only array; one that has the right type is shared, not copied."""
     return _read_only(values, np.float32)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -166,6 +167,26 @@ def test_without_an_advantage_only_penalties_have_a_gradient(name: str) -> None:
     options = options_of(name, without_kl())
     silent = replace(TWO, samples=tuple(replace(one, advantage=0.0) for one in TWO.samples))
     assert any(ours(silent, options)[1]) == options.trains_without_advantage
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "GMPO"])  # Its ratio mixes the tokens' clips.
+@settings(max_examples=examples(20), deadline=None)
+@given(batches(), st.data())
+def test_a_token_with_its_own_advantage_learns_as_in_a_response_with_that(
+    name: str, batch: Batch, data: st.DataObject
+) -> None:
+    options = options_of(name)
+    each = [data.draw(st.sampled_from((-2.0, 0.0, 0.5, 1.0))) for values in batch.new for _ in values]
+    parts = np.split(np.array(each, np.float32), np.cumsum([len(values) for values in batch.new])[:-1])
+    samples = tuple(replace(one, advantage=part) for one, part in zip(batch.samples, parts, strict=True))
+    gradient = ours(replace(batch, samples=samples), options)[1]
+    for advantage in set(each):
+        same = replace(batch, samples=tuple(replace(one, advantage=advantage) for one in batch.samples))
+        wanted = [
+            value if own == advantage else found
+            for own, value, found in zip(each, ours(same, options)[1], gradient, strict=True)
+        ]
+        assert gradient == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,14 @@ def test_zero_advantages_need_no_backward_pass_and_samples_outside_the_loss_no_p
     assert parts.trained == [POSITIVE, NEGATIVE]
     assert parts.left_out == [MASKED]
     assert parts.left_out_sums == GradientSums(num_tokens=5)
+
+
+def test_advantages_of_tokens_outside_the_loss_need_no_backward_pass() -> None:
+    first, *_ = values = np.array([1.0, 0.0], np.float32)
+    masked, learns = (replace(POSITIVE, advantage=values, loss_mask=mask) for mask in ((False, True), (True, False)))
+    assert split((masked, learns), has_reference=False).trained == [learns]
+    assert (masked.mean_advantage, learns.mean_advantage) == (0.0, first)
+    assert masked != replace(masked, advantage=0.0)
 
 
 def test_with_a_kl_penalty_a_zero_advantage_has_a_gradient() -> None:

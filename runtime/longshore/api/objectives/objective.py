@@ -25,7 +25,7 @@ class LossTokens:
     rollout_log_probs: "Tensor"
     """Log-probabilities of the engine when it sampled the tokens."""
     advantages: "Tensor"
-    """Advantage of each token's response."""
+    """Advantage of each token: that of its response, unless tokens have their own."""
     lengths: Sequence[int]
     """Number of tokens of each response, at least 1."""
 

@@ -29,6 +29,7 @@ from benchmarks.local_pods import LocalPods, ray_head, run_pods
 from benchmarks.period import Keep, Run, Step, policy_of, take_steps, totals
 from benchmarks.prediction import predict
 from benchmarks.report import report
+from benchmarks.warm_model import write_warm_model
 from benchmarks.workload import NoSink, loop_options, merged
 from longshore.api.model import BuiltinTask
 from longshore.api.runtime_status import RuntimeStatus
@@ -77,8 +78,6 @@ class SlowGuessing(guessing.Guessing):
 
 def measure(num_alternations: int) -> None:
     """Run the alternations and report, in the coordinator pod."""
-    from longshore_runtime.backends.warm_start import warm_start
-
     configure_logging()
     jobs = {name: _spec(changes) for name, changes in workload()["jobs"].items()}
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -87,7 +86,7 @@ def measure(num_alternations: int) -> None:
         ray_head() as settings,
         Session(settings, _spec({}), CollectorRegistry(), sink, status, events, LocalPods()) as session,
     ):
-        warm_start(settings.storage / "model", BuiltinTask.GUESSING, _WARM_START_STEPS, seed=0)
+        write_warm_model(settings.storage / "model", BuiltinTask.GUESSING, _WARM_START_STEPS, seed=0)
         _write_games(settings.storage / "games.jsonl")
         parts = session.build()
         runs = [{name: _period(name, spec, parts) for name, spec in jobs.items()} for _ in range(num_alternations)]

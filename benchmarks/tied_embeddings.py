@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.learning import BATCH, MANIFEST, Evaluations
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
+from benchmarks.warm_model import write_warm_model
 from longshore.api.model import BuiltinTask
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -41,13 +42,12 @@ Run = dict[str, Any]
 
 def train(settings: Settings, kind: str, seed: int, num_steps: int) -> Run:
     """Warm-start a model and train it."""
-    from longshore_runtime.backends.warm_start import warm_start
-
     spec = spec_of(kind, seed, num_steps)
     assert spec.model.path is not None
     model = settings.storage / spec.model.path
     model.mkdir(parents=True)
-    warm_start(model, BuiltinTask.COUNTING, quickstart()["model"]["warmStartSteps"], seed, tied=kind == "tied")
+    num_warm_steps = quickstart()["algorithm"]["warmStart"]["steps"]
+    write_warm_model(model, BuiltinTask.COUNTING, num_warm_steps, seed, tied=kind == "tied")
     evaluations = Evaluations()
     with Session(
         settings, spec, CollectorRegistry(), evaluations, RuntimeStatus(), queue.SimpleQueue(), NoOperator()

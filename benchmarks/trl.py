@@ -32,6 +32,7 @@ from typing import Any, Final
 from benchmarks.local_pods import run_in_coordinator
 from benchmarks.report import report, spreads
 from benchmarks.trl_task import MODEL_SIDES, TRL_SIDES, TrlSide, task_of
+from benchmarks.warm_model import write_warm_model
 from benchmarks.workload import Workload, merged
 from longshore.api.model import BuiltinTask
 from longshore.api.spec import RLJobSpec
@@ -93,10 +94,8 @@ def main() -> int:
 
 def warm_started(directory: Path, seed: int) -> Path:
     """Make the model that all runs of a seed begin with, and return its directory."""
-    from longshore_runtime.backends.warm_start import warm_start
-
     directory.mkdir()
-    warm_start(directory, BuiltinTask.COUNTING, WARM_START_STEPS, seed)
+    write_warm_model(directory, BuiltinTask.COUNTING, WARM_START_STEPS, seed)
     return directory
 
 

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from longshore.api.objectives.advantages import OF_WHOLE_BATCH, WITHOUT_SIBLINGS, Estimator
 from longshore.api.objectives.aggregation import Aggregation
 from longshore.api.objectives.objective import LossTokens, Objective
@@ -93,8 +95,14 @@ def _section(name: str, objective: Objective) -> Iterator[str]:
 def _settings(objective: Objective) -> str:
     """Return each setting with its default."""
     fields = [field for field in type(objective).model_fields.values() if field.alias not in _IN_OTHER_LINES]
-    values = [(field.alias, field.get_default(call_default_factory=True)) for field in fields]
-    return ", ".join(f"`{alias}`" if value is None else f"`{alias}: {value}`" for alias, value in values)
+    return ", ".join(map(_setting, fields))
+
+
+def _setting(field: FieldInfo) -> str:
+    if field.is_required():
+        return f"`{field.alias}` (required)"
+    value = field.get_default(call_default_factory=True)
+    return f"`{field.alias}`" if value is None else f"`{field.alias}: {value}`"
 
 
 def _formula(method: Callable[..., Any]) -> str:

@@ -56,6 +56,7 @@ _ROWS: Final = (
     ("VESPO", "2602.10693", "", "TRL `vespo`", "for whole responses of older weights"),
     ("GPG", "2504.02546", "", "verl `gpg`", "strictly on-policy"),
     ("DRO", "2405.19107", "`beta`", "verl `dro`", "for data of older weights, without ratios"),
+    ("Distillation", "2306.13649", "`teacher`, `rewardWeight`", "verl, prime-rl", "where a better model is at hand"),
     ("Custom", "", "`importPath`", "", "for a [loss of your own](../how-to/write-an-objective.md)"),
 )
 

@@ -109,7 +109,12 @@ def _warm_start(runtime: RuntimeStatus) -> str:
     if warm_start is None:
         return ""
     took = fmt.duration(warm_start.seconds)
-    return f"taken from the cache (it had taken {took})" if warm_start.cached else took
+    if warm_start.cached:
+        took = f"there already (it had taken {took})"
+    if warm_start.loss is None or warm_start.first_loss is None:
+        return took
+    steps = fmt.count(warm_start.step, "step")
+    return f"{steps}, loss {warm_start.first_loss:.3g} → {warm_start.loss:.3g}, {took}"
 
 
 def _times(history: WatchHistory) -> str:

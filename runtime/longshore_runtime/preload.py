@@ -41,7 +41,7 @@ None of them may start a thread, as pyarrow does: pods would no longer be forks,
 _FOR_THE_CPU: Final = (
     "longshore_runtime.backends.vllm_cpu",
     "longshore_runtime.backends.torch_trainer",
-    "longshore_runtime.backends.warm_start",
+    "longshore_runtime.backends.tiny_model",
     "transformers.models.qwen3",
     "vllm.model_executor.models.qwen3",
 )

@@ -236,7 +236,7 @@ def demonstration(root: Path, name: str, **trainer: Any) -> Json:
     manifest: Json = yaml.safe_load((root / "manifests/elastic.yaml").read_text())
     manifest["metadata"]["name"] = name
     spec = manifest["spec"]
-    spec["model"]["warmStartSteps"] = 20
+    spec["algorithm"]["warmStart"]["steps"] = 20
     spec["algorithm"] |= {"steps": 100, "promptsPerStep": 8, "maxResponseTokens": 200}
     spec["trainer"] |= {"verifyEvery": 2, **trainer}
     return manifest

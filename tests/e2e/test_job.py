@@ -26,7 +26,7 @@ def small_quickstart(root: Path) -> Json:
     manifest["metadata"]["name"] = "small"
     spec = manifest["spec"]
     spec["storage"] = {"create": {"size": "1Gi"}}
-    spec["model"]["warmStartSteps"] = 5
+    spec["algorithm"]["warmStart"]["steps"] = 5
     spec["algorithm"] |= {"steps": 6, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 32}
     spec["data"]["heldOutPrompts"] = 4
     return manifest

@@ -12,6 +12,9 @@ def check(
     file: Annotated[Path, typer.Argument(help="YAML file with one RLJob.")],
     model: Annotated[Path | None, typer.Option(help="Directory of this machine that model.path stands for.")] = None,
     data: Annotated[Path | None, typer.Option(help="File of this machine that data.path stands for.")] = None,
+    warm_start_data: Annotated[
+        Path | None, typer.Option(help="File of this machine that algorithm.warmStart.data.path stands for.")
+    ] = None,
     gpu_type: Annotated[
         str | None, typer.Option(help="GPU of the nodes, as in `simulate`; unset: what workers.nodeSelector asks for.")
     ] = None,
@@ -26,7 +29,7 @@ def check(
     from longshore.checks.result import CheckOutcome
     from longshore_cli.check import report, run
 
-    options = run.CheckOptions(model, data, gpu_type, gpu_memory, run.named(skip or ()), python)
+    options = run.CheckOptions(model, data, warm_start_data, gpu_type, gpu_memory, run.named(skip or ()), python)
     found = run.checked(file, options)
     report.show(found, as_json=as_json)
     if any(result.outcome is CheckOutcome.FAILED for result in found):

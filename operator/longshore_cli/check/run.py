@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,8 @@ class CheckOptions:
     model: Path | None = None
     """Copy of the job's model on this machine; so is `data`."""
     data: Path | None = None
+    warm_start_data: Path | None = None
+    """Copy of the rows of the job's warm start."""
     gpu_type: str | None = None
     gpu_memory: str | None = None
     skipped: frozenset[Check] = frozenset()
@@ -65,7 +67,11 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     except BadSpec as error:
         return [CheckResult(Check.SPEC, error.mistakes)]
     spec = job.spec
-    for option, path in (("--model", options.model), ("--data", options.data)):
+    for option, path in (
+        ("--model", options.model),
+        ("--data", options.data),
+        ("--warm-start-data", options.warm_start_data),
+    ):
         if path is not None and not path.exists():
             raise BadInput(f"{option}: {path} does not exist on this machine; name the copy that is to be checked")
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
@@ -77,7 +83,7 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
     if options.python is not None:
         spec = _with_python(spec, options.python)
-    more = list(_runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped))
+    more = list(_runtime_checks(spec, options.model if is_whole else None, options))
     made = {result.name for result in more}
     results = [result for result in results if result.name not in made] + more
     return sorted((result for result in results if result.name not in options.skipped), key=_place)
@@ -122,22 +128,21 @@ def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) ->
     return gpu.memory_bytes if gpu.name in GPUS else None
 
 
-def _runtime_checks(
-    spec: RLJobSpec, model: Path | None, data: Path | None, skipped: Collection[Check]
-) -> Iterator[CheckResult]:
-    data = data if data is not None and data.exists() else None
+def _runtime_checks(spec: RLJobSpec, model: Path | None, options: CheckOptions) -> Iterator[CheckResult]:
+    data = options.data if options.data is not None and options.data.exists() else None
     has_code = (
         any(one.import_path is not None for one in spec.reward.functions)
         or any(one.kind is not EnvironmentKind.TASK for one in spec.environments)
         or isinstance(spec.algorithm.objective, Custom)
     )
-    if model is None and data is None and not has_code:
+    if model is None and data is None and options.warm_start_data is None and not has_code:
         return
     request = {
         "spec": spec.model_dump(mode="json"),
         "model": None if model is None else str(model.resolve()),
         "data": None if data is None else str(data.resolve()),
-        "skipped": sorted(skipped),
+        "warm_start_data": None if options.warm_start_data is None else str(options.warm_start_data.resolve()),
+        "skipped": sorted(options.skipped),
     }
     try:
         done = subprocess.run(

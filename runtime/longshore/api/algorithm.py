@@ -8,9 +8,11 @@ from pydantic import Field
 from longshore.api.base import ApiModel
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.advantages import WITHOUT_SIBLINGS
+from longshore.api.objectives.distillation import Distillation, Teacher
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.registry import AnyObjective, having_advantage
 from longshore.api.rules import Rule
+from longshore.api.warm_start import WarmStart
 
 
 class LearningRateSchedule(StrEnum):
@@ -39,10 +41,11 @@ class LongRoundUpdates(StrEnum):
 _RULES: Final = (
     Rule(
         "responsesPerPrompt",
-        f"self.responsesPerPrompt >= 2 || {having_advantage('self.objective', WITHOUT_SIBLINGS)}",
+        "self.responsesPerPrompt >= 2 || self.objective.name == 'Distillation' || "
+        + having_advantage("self.objective", WITHOUT_SIBLINGS),
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
-        f"be 0: raise it, or set objective.advantage to {' or '.join(WITHOUT_SIBLINGS)}, which compare the responses "
-        "of the batch",
+        f"be 0: raise it, choose Distillation, or set objective.advantage to {' or '.join(WITHOUT_SIBLINGS)}, which "
+        "compare the responses of the batch",
     ),
     Rule(
         "dynamicSampling",
@@ -59,6 +62,17 @@ _RULES: Final = (
         "promptsPerUpdate",
         "!has(self.promptsPerUpdate) || self.promptsPerStep % self.promptsPerUpdate == 0",
         "promptsPerUpdate must divide promptsPerStep, since every update takes as many prompts: choose a divisor",
+    ),
+    Rule(
+        "klCoefficient",
+        "self.klCoefficient == 0.0 || self.objective.name != 'Distillation'",
+        "klCoefficient must be 0 with Distillation, whose only reference is the teacher: remove it",
+    ),
+    Rule(
+        "warmStart",
+        "has(self.warmStart) == has(oldSelf.warmStart) && "
+        "(!has(self.warmStart) || self.warmStart == oldSelf.warmStart)",
+        "warmStart is immutable: create a new RLJob instead of changing it",
     ),
     Rule(
         "overlongBufferTokens",
@@ -78,8 +92,8 @@ class Algorithm(ApiModel, rules=_RULES):
     prompts_per_step: int = Field(ge=1, le=65_536)
     """Number of prompts that one step trains on (P0)."""
     responses_per_prompt: int = Field(ge=1, le=4_096)
-    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 where responses are
-    compared within the batch, as by ReinforcePlusPlus."""
+    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 with Distillation and where
+    responses are compared within the batch, as by ReinforcePlusPlus."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """Number of prompts that one optimizer update takes. A smaller number than promptsPerStep gives several updates on
     one rollout. Unset: all prompts of the step."""
@@ -132,8 +146,20 @@ class Algorithm(ApiModel, rules=_RULES):
     (DeepSeek-V3.2)."""
     entropy_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the entropy of the token distributions, which is subtracted from the loss. 0: no bonus."""
+    warm_start: WarmStart | None = None
+    """Supervised steps before the first round. Unset: none."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the prompt order, of sampling and of initialisation."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether trainers hold a second, frozen model: the initial one for a KL penalty, or a teacher."""
+        return self.kl_coefficient > 0 or self.objective.needs_reference
+
+    @property
+    def teacher(self) -> Teacher | None:
+        """Model that is distilled, if there is one."""
+        return self.objective.teacher if isinstance(self.objective, Distillation) else None
 
     @property
     def groups_per_update(self) -> int:

@@ -79,7 +79,8 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
             return structural(schema, definitions)
     if "oneOf" in schema:
         rest = {key: value for key, value in schema.items() if key not in ("oneOf", "discriminator")}
-        return _pruned(_told_apart([structural(one, definitions) for one in schema["oneOf"]]) | rest, {})
+        merged = _told_apart([structural(one, definitions) for one in schema["oneOf"]])
+        return _pruned(merged | rest, {}, merged["properties"])
     if "allOf" in schema and len(schema["allOf"]) == 1:
         rest = {key: value for key, value in schema.items() if key != "allOf"}
         return structural(schema["allOf"][0] | rest, definitions)
@@ -131,7 +132,8 @@ def _of_some(by_name: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def _pruned(schema: dict[str, Any], definitions: dict[str, Any], absent: Collection[str] = ()) -> dict[str, Any]:
+    """Remove what structural schemas forbid; `absent`: objects that get no default, besides those that may be None."""
     result = {key: value for key, value in schema.items() if key in _KEPT or key.startswith("x-kubernetes-")}
     for bound, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if bound in result and not isinstance(result[bound], bool):
@@ -146,9 +148,9 @@ def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
         result["items"] = structural(result["items"], definitions)
     if "properties" in result:
         fields = result["properties"]
-        absent = {name for name, value in fields.items() if "anyOf" in value and value.get("default", ...) is None}
+        may_be_none = {name for name, value in fields.items() if "anyOf" in value and value.get("default", ...) is None}
         result["properties"] = {name: structural(value, definitions) for name, value in fields.items()}
-        _default_objects(result, absent)
+        _default_objects(result, {*may_be_none, *absent})
     if "description" in result:
         result["description"] = " ".join(result["description"].split())
     return result

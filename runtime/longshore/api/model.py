@@ -72,7 +72,7 @@ _SET_RULES: Final = (
         "config belongs to hub: set hub, or remove config",
     ),
 )
-_TEMPLATE: Final = Rule(
+TEMPLATE_RULE: Final = Rule(
     "promptTemplate",
     f"!has(self.promptTemplate) || self.promptTemplate.contains('{_PLACE}')",
     f"promptTemplate must contain {_PLACE}: without it, all prompts are the same",
@@ -88,7 +88,7 @@ _SOURCE_RULES: Final = (
         "!has(self.domain) || !has(self.domainField)",
         "domain and domainField exclude each other: remove one",
     ),
-    _TEMPLATE,
+    TEMPLATE_RULE,
 )
 _DATA_RULES: Final = (
     Rule(
@@ -107,7 +107,7 @@ _DATA_RULES: Final = (
         "!has(self.chat) || !has(self.builtin)",
         "chat does not apply to the built-in task: remove it",
     ),
-    _TEMPLATE,
+    TEMPLATE_RULE,
 )
 
 
@@ -122,8 +122,6 @@ class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
     """Branch, tag or commit of `hub`. The commit is chosen once: restarts use the same one. Unset: main."""
     builtin: BuiltinModel | None = None
     """Built-in model. Tiny: a Qwen3 with fewer than a million parameters, generated when the job starts."""
-    warm_start_steps: int = Field(default=0, ge=0, le=100_000)
-    """Number of supervised steps on demonstrations before reinforcement learning, with the built-in model."""
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Largest number of tokens of a prompt and its response together."""
 

@@ -387,6 +387,11 @@ class NoticeReason(Reason):
         "there are fewer prompts to train on than one step takes: steps repeat some",
         "add rows, or lower `promptsPerStep` or `heldOutPrompts`",
     )
+    WARM_START_ROWS = (
+        "WarmStartRows",
+        "rows of the warm start are left out because they are longer than the context of the model",
+        "raise `model.maxContextTokens`, or shorten the rows",
+    )
     NO_GENERATION_PROMPT = (
         "NoGenerationPrompt",
         "the chat template ends prompts before the assistant's turn begins",

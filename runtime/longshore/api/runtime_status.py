@@ -76,13 +76,19 @@ class KindCount(ApiModel):
     """Number of times that engines preempted a request in these rounds."""
 
 
-class WarmStart(ApiModel):
-    """Supervised warm start of the built-in model."""
+class WarmStartReport(ApiModel):
+    """Supervised steps before the first round."""
 
+    step: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Number of steps that are done."""
+    first_loss: float | None = None
+    """Mean loss of the first step."""
+    loss: float | None = None
+    """Mean loss of the last step."""
     seconds: float = 0.0
-    """Seconds that the warm start took, or had taken when its result was cached."""
+    """Seconds that the steps took, or had taken when their result was cached."""
     cached: bool = False
-    """Whether the result of an earlier job was used."""
+    """Whether a result that was there already is used."""
 
 
 class DataTypes(ApiModel):
@@ -297,8 +303,8 @@ class RuntimeStatus(ApiModel):
     """How the prompts of the data are used. Unset with a built-in task."""
     data_types: DataTypes | None = None
     """Types in which engines and trainers compute."""
-    warm_start: WarmStart | None = None
-    """Supervised warm start of the built-in model, if the job asks for one."""
+    warm_start: WarmStartReport | None = None
+    """Supervised steps before the first round, if the job asks for them."""
     rewards: RewardLoad | None = None
     """How busy the reward workers are, if `reward.maxPods` lets the operator add pods. Reported after a change, at most
     every 2 s."""

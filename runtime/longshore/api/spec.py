@@ -10,7 +10,7 @@ from longshore.api.base import ApiModel
 from longshore.api.environment import Environment, environment_pods
 from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
-from longshore.api.model import Data, Evaluation, Model
+from longshore.api.model import Data, Evaluation, Model, Source
 from longshore.api.objectives.advantages import OF_WHOLE_BATCH
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.registry import having_advantage
@@ -169,9 +169,11 @@ _RULES: Final = (
         "its domain",
     ),
     Rule(
-        "model.warmStartSteps",
-        "self.model.warmStartSteps == 0 || has(self.model.builtin) && has(self.data.builtin)",
-        "warmStartSteps needs the built-in model and task: use both, or set it to 0",
+        "algorithm.warmStart",
+        "!has(self.algorithm.warmStart) || has(self.algorithm.warmStart.data) || "
+        "has(self.model.builtin) && has(self.data.builtin)",
+        "warmStart needs data, since only the built-in model imitates demonstrations of the built-in task without: set "
+        "warmStart.data",
     ),
     Rule(
         "trainer.tensorParallelSize",
@@ -314,7 +316,16 @@ class RLJobSpec(ApiModel, rules=_RULES):
     @property
     def uses_hub(self) -> bool:
         """Whether the coordinator may have to download from the Hub."""
-        return self.model.hub is not None or any(one.origin.hub is not None for one in self.data.each)
+        teacher = self.algorithm.teacher
+        models = self.model.hub, teacher.hub if teacher is not None else None
+        return any(hub is not None for hub in (*models, *(one.origin.hub for one in self.data_sets)))
+
+    @property
+    def data_sets(self) -> tuple[Source, ...]:
+        """The data sets of the rounds and of the warm start; built-in tasks are none."""
+        warm_start = self.algorithm.warm_start
+        supervised = warm_start.data if warm_start is not None else None
+        return (*self.data.each, *([supervised.source] if supervised is not None else []))
 
     @property
     def num_pods(self) -> int:

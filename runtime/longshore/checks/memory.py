@@ -169,7 +169,7 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
     trainer = spec.trainer
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     own = model.num_parameters / shards
-    with_kl = spec.algorithm.kl_coefficient > 0
+    with_kl = spec.algorithm.has_reference
     state = {
         "weights": own * _WEIGHT_BYTES,
         "gradients": own * _GRADIENT_BYTES,

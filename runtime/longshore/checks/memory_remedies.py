@@ -55,7 +55,7 @@ def _trainers(spec: RLJobSpec) -> Iterator[tuple[str, RLJobSpec]]:
     )
     if fewer_tokens:
         yield of_tokens, changed(**fewer_tokens)
-    if spec.algorithm.kl_coefficient > 0 and not trainer.offload_reference:
+    if spec.algorithm.has_reference and not trainer.offload_reference:
         yield "set offloadReference to true", changed(offload_reference=True)
     for size in _divisors(num_gpus, size_now):
         yield f"set {field} to {size}", changed(**{name: size})

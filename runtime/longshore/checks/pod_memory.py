@@ -204,7 +204,7 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = Fa
     """Return the memory of a pod; `shortest`: no response is longer than a micro-batch."""
     trainer, tokens = spec.trainer, _micro_batch_tokens(spec)
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
-    state_bytes = _STATE_BYTES + (_VALUE_BYTES if spec.algorithm.kl_coefficient > 0 else 0)
+    state_bytes = _STATE_BYTES + (_VALUE_BYTES if spec.algorithm.has_reference else 0)
     longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
     values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)

@@ -20,6 +20,7 @@ class Check(StrEnum):
     TOKENIZER = "tokenizer"
     REFERENCES = "references"
     PROMPTS = "prompts"
+    WARM_START = "warm-start"
     OBJECTIVE = "objective"
     REWARD_IMPORTS = "reward-imports"
     REWARD_CALLS = "reward-calls"

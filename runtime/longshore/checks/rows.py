@@ -8,6 +8,7 @@ from typing import Any, Final
 from longshore.api.environment import Environment
 from longshore.api.model import DataSource, Source
 from longshore.api.reward import RewardFunction
+from longshore.api.warm_start import AT, WarmStartData
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
@@ -76,6 +77,30 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
             "store the list itself instead of its text (json.loads or ast.literal_eval makes it)"
         )
     return None if source.prompt_template.replace(_PROMPT, prompt) else "the prompt is empty"
+
+
+def supervised_mistake(fields: Mapping[str, Any], data: WarmStartData) -> str | None:
+    """Return what keeps a row from being a prompt with a response to imitate; None: nothing."""
+    for name, option in ((data.prompt_field, "promptField"), (data.response_field, "responseField")):
+        if name is not None and value_at(fields, name) is ABSENT:
+            return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {AT}.{option}"
+    prompt = value_at(fields, data.prompt_field)
+    if data.response_field is not None:
+        response = value_at(fields, data.response_field)
+        if not isinstance(response, str) or not response.strip():
+            return f"{data.response_field!r} must be a text with the response; correct the row or leave it out"
+        return row_mistake(fields, data.source)
+    if not isinstance(prompt, list):
+        return f"{data.prompt_field!r} is no list of messages, so it does not hold the response; set {AT}.responseField"
+    if (mistake := _message_mistake(prompt, data.prompt_field)) is not None:
+        return mistake
+    *before, last = prompt
+    if last["role"] not in _ANSWERING_ROLES or not isinstance(last.get("content"), str) or not last["content"].strip():
+        return (
+            f"{data.prompt_field!r}: the last message is no text of the assistant to imitate; correct the row, or set "
+            f"{AT}.responseField"
+        )
+    return None if before else f"{data.prompt_field!r} has no message before the response"
 
 
 def unused_templates(rows: Iterable[tuple[Mapping[str, Any], Source]]) -> list[str]:

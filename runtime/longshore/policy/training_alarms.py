@@ -81,6 +81,8 @@ class AlarmLimits:
 
     max_mismatch: float
     max_response_tokens: int
+    learns_from_rewards: bool = True
+    """Whether advantages are those of rewards; a teacher gives others."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,9 @@ def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
         signs.add(AlarmReason.RESPONSES_ALL_CUT)
     if signals.num_timed_out == signals.num_responses:
         signs.add(AlarmReason.REWARDS_TIME_OUT)
-    elif signals.max_reward == 0:
+    elif signals.max_reward == 0 and limits.learns_from_rewards:
         signs.add(AlarmReason.REWARDS_ALL_ZERO)
-    elif signals.max_advantage == 0:
+    elif signals.max_advantage == 0 and limits.learns_from_rewards:
         signs.add(AlarmReason.REWARDS_ALL_EQUAL)
     elif signals.max_grad_norm == 0:
         signs.add(AlarmReason.GRADIENT_ZERO)

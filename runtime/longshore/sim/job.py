@@ -260,7 +260,7 @@ def job_of(
             training=training_of(spec),
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
-            num_extra_forwards=int(algorithm.kl_coefficient > 0),
+            num_extra_forwards=int(algorithm.has_reference),
             compares_with_trainer=is_relative_to_trainer(algorithm.objective, algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,

@@ -153,7 +153,7 @@ def weighted_losses(
     elif is_fresh is not None:
         old = torch.where(is_fresh, old, rollout_log_probs)
     present = [length for length in lengths if length > 0]
-    tokens = LossTokens(log_probs, old, rollout_log_probs, advantages, present)
+    tokens = LossTokens(log_probs, old, rollout_log_probs, advantages, present, reference_log_probs)
     found = _losses_of(options.objective, tokens)
     policy = found.loss if correction is None else correction.weights * found.loss
     kl = penalty = torch.zeros_like(log_probs)

@@ -1,5 +1,7 @@
 """The built-in tiny model: a generated Qwen3 with fewer than a million parameters and a character tokenizer."""
 
+import hashlib
+import json
 import string
 from pathlib import Path
 from typing import Any
@@ -68,3 +70,9 @@ def build_tiny_model(directory: Path, seed: int, *, tied: bool = False, **shape:
     model.generation_config = GenerationConfig(pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID)
     model.save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)
+
+
+def fingerprint(seed: int) -> str:
+    """Return a name for the result of `build_tiny_model`: equal fingerprints mean equal weights."""
+    determinants = {"model": tiny_config().to_dict(), "seed": seed, "torch": torch.__version__}
+    return hashlib.sha256(json.dumps(determinants, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -89,8 +89,11 @@ class TorchTrainer:
         world: World | None = None,
         sizes: ParallelSizes | None = None,
         meter: WorkMeter | None = None,
+        reference: Path | None = None,
     ) -> None:
         """Join `world` and load a Hugging Face directory.
+
+        `reference`: directory of the frozen model, if the options ask for one; None: the same directory.
 
         Raises:
             OSError, ValueError: the model is unusable, or the sizes do not fit the world.
@@ -105,7 +108,7 @@ class TorchTrainer:
         dtype = compute_dtype(options, self._device)
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
         self._model = self._replica.load(directory)
-        self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
+        self._reference = self._frozen(reference or directory) if options.has_reference else None
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         set_recompute(self._model.module, chosen_recompute(options, self._device))
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
@@ -316,8 +319,8 @@ class TorchTrainer:
     def _return_to_device(self) -> None:
         self._weights.come_back()
 
-    def _frozen_reference(self) -> CausalLM:
-        reference = self._replica.load(self._directory)
+    def _frozen(self, directory: Path) -> CausalLM:
+        reference = self._replica.load(directory)
         reference.requires_grad_(False)
         return reference
 

@@ -199,6 +199,11 @@ class TrainerOptions:
         return is_penalised or self.objective.trains_without_advantage
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the trainer holds a second, frozen model."""
+        return self.kl_coefficient > 0 or self.objective.needs_reference
+
+    @property
     def schedule(self) -> ScheduleOptions:
         """Settings that determine the learning rate."""
         return ScheduleOptions(

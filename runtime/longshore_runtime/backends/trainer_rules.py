@@ -47,7 +47,7 @@ def split(samples: Sequence[Sample], options: TrainerOptions) -> Split:
         left_out=[sample for sample in samples if not sample.num_loss_tokens],
         silent=[sample for sample in in_loss if not sample.has_advantage and not everything],
         trained=[sample for sample in in_loss if sample.has_advantage or everything],
-        has_reference=options.kl_coefficient > 0,
+        has_reference=options.has_reference,
     )
 
 

@@ -20,6 +20,8 @@ class TrainerSpec:
     backend: TrainerBackend
     options: TrainerOptions
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
+    teacher: str | None = None
+    """Directory of the model that is the reference, relative to the storage; None: the initial model."""
     pod_memory_bytes: int = 0
     """Bytes of memory that a pod with trainers may use."""
 

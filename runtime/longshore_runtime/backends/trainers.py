@@ -14,9 +14,16 @@ from longshore_runtime.process.large_imports import without_collections
 
 
 def create_trainer(
-    spec: TrainerSpec, directory: Path, name: str, world: World, meter: WorkMeter | None = None
+    spec: TrainerSpec,
+    directory: Path,
+    name: str,
+    world: World,
+    meter: WorkMeter | None = None,
+    reference: Path | None = None,
 ) -> Trainer:
     """Join the world as one rank of the trainer of a Hugging Face directory, which tells `meter` how far it is.
+
+    `reference`: directory of the frozen model of the objective; None: the same as that of the trainer.
 
     Raises:
         UserError: the model, called `name`, cannot be trained so.
@@ -24,18 +31,20 @@ def create_trainer(
     if spec.backend is TrainerBackend.FAKE:
         return FakeTrainer(directory, spec.options, world, spec.sizes, meter)
     try:
-        return _of_model(spec, directory, world, meter)
+        return _of_model(spec, directory, world, meter, reference)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(loading_mistake(error, name)) from error
 
 
-def _of_model(spec: TrainerSpec, directory: Path, world: World, meter: WorkMeter | None) -> Trainer:
+def _of_model(
+    spec: TrainerSpec, directory: Path, world: World, meter: WorkMeter | None, reference: Path | None
+) -> Trainer:
     if spec.backend is TrainerBackend.MEGATRON:
         with without_collections():
             from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-        return MegatronTrainer(directory, spec.options, world, spec.sizes, meter=meter)
+        return MegatronTrainer(directory, spec.options, world, spec.sizes, meter=meter, reference=reference)
     with without_collections():
         from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    return TorchTrainer(directory, spec.options, world, spec.sizes, meter)
+    return TorchTrainer(directory, spec.options, world, spec.sizes, meter, reference)

@@ -16,9 +16,10 @@ def main() -> None:
     """Read one request from standard input, and write its results to standard output."""
     say = _taken_stdout()
     options: dict[str, Any] = json.load(sys.stdin)
-    model, data = (None if options[name] is None else Path(options[name]) for name in ("model", "data"))
+    names = "model", "data", "warm_start_data"
+    model, data, supervised = (None if options[name] is None else Path(options[name]) for name in names)
     spec = RLJobSpec.model_validate(options["spec"])
-    for result in results(CheckRequest(spec, model, data, frozenset(options["skipped"]))):
+    for result in results(CheckRequest(spec, model, data, frozenset(options["skipped"]), supervised)):
         say(asdict(result))
 
 

@@ -12,11 +12,20 @@ from longshore.api.objectives.custom import Custom
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend, TrainerSettings
+from longshore.api.warm_start import WarmStartData
 from longshore.checks.job import ROWS_ARE_RIGHT, few_prompts, is_jsonl
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, unused_templates, value_at
+from longshore.checks.rows import (
+    domain_mistake,
+    domain_of,
+    functions_of,
+    row_mistake,
+    supervised_mistake,
+    unused_templates,
+    value_at,
+)
 from longshore_runtime.check.job_rows import UNREADABLE, rows_of, valid_rows
 from longshore_runtime.check.user_code import (
     check_environment,
@@ -44,6 +53,7 @@ class CheckRequest:
     """A checkpoint whose files have no mistake."""
     data: Path | None
     skipped: frozenset[str] = frozenset()
+    warm_start_data: Path | None = None
 
 
 def results(request: CheckRequest) -> Iterator[CheckResult]:
@@ -62,6 +72,9 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
         yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
     if model is not None and data is not None:
         yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
+    if spec.algorithm.warm_start is not None and spec.algorithm.warm_start.data is not None:
+        supervised, rows = spec.algorithm.warm_start.data, request.warm_start_data
+        yield from _made(Check.WARM_START, request, lambda name: _warm_start(name, spec, supervised, model, rows))
     if isinstance(spec.algorithm.objective, Custom):
         yield from _made(Check.OBJECTIVE, request, partial(check_objective, objective=spec.algorithm.objective))
     for one in functions:
@@ -179,6 +192,28 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     remarks = (few, turn_remark(sets, spec.data.chat, tokenizer))
     found = tuple(remark for remark in remarks if remark is not None)
     return CheckResult(name, found, _lengths(records, spec.data, context_tokens) + _repeats(sets))
+
+
+def _warm_start(
+    name: Check, spec: RLJobSpec, data: WarmStartData, model: Path | None, path: Path | None
+) -> CheckResult:
+    """Check that every row has a prompt and a response, and what they are as tokens if there is a model."""
+    from longshore_runtime.data.supervised import exchanges, too_long_remark
+    from longshore_runtime.data.tokenizer import load_tokenizer
+
+    if path is None:
+        return not_checked(name, f"name a copy of {data.path or data.hub!r} with --warm-start-data")
+    rows = rows_of(path, data.source)
+    found = [(row, supervised_mistake(row.fields, data)) for row in rows]
+    if mistakes := tuple(f"{row.source}: {mistake}" for row, mistake in found if mistake is not None):
+        return CheckResult(name, mistakes)
+    if model is None:
+        return CheckResult(name, detail=f"{len(rows):,} rows have a response; lengths need --model")
+    max_tokens = spec.model.max_context_tokens
+    fitting, num_too_long = exchanges(rows, data, spec.data.chat, load_tokenizer(model), max_tokens)
+    remarks = (too_long_remark(num_too_long, len(rows)),) if num_too_long else ()
+    longest = max(one.num_tokens for one in fitting)
+    return CheckResult(name, remarks, f"{len(fitting):,} rows to imitate, the longest has {longest:,} tokens")
 
 
 def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from longshore.api.model import Data, Model
+from longshore.api.model import BuiltinTask, Data, Model
+from longshore.api.warm_start import WarmStart
 from longshore.checks.model_files import config_of, weight_files
 from longshore.checks.rows import value_at
 from longshore.checks.safetensors import stored_tensors
@@ -16,6 +17,7 @@ from longshore_runtime.errors import UserError
 
 MODEL: Final = "model"
 TOKENIZER: Final = "tokenizer"
+WARM_START: Final = "warmStart"
 _OF_NO_EFFECT: Final = frozenset({"_name_or_path", "transformers_version"})
 """Fields of a configuration that say where it is from."""
 _MOST_SAMPLES: Final = 256
@@ -49,10 +51,16 @@ class Origin:
 def model_origin(model: Model, repository: str | None, directory: Path) -> Origin:
     """Return the origin of a model whose files are in `directory`; `repository`: of the Hub, where it is from."""
     if model.builtin is not None:  # Its files are made again if they are lost, with other roundings.
-        name = f"{model.builtin} with warmStartSteps {model.warm_start_steps}"
-        return Origin("model.builtin", name, name)
+        return Origin("model.builtin", model.builtin, model.builtin)
     field, name = ("model.path", model.path or "") if repository is None else ("model.hub", repository)
     return Origin(field, name, _model_fingerprint(directory))
+
+
+def warm_start_origin(settings: WarmStart, task: BuiltinTask | None) -> Origin:
+    """Return the origin that a warm start is; `task`: that of the job, if it is a built-in one."""
+    shown = task if settings.data is None else settings.data.path or settings.data.hub
+    fingerprint = json.dumps([settings.model_dump(mode="json"), task])
+    return Origin("algorithm.warmStart", f"{settings.steps} steps on {shown}", fingerprint)
 
 
 def tokenizer_origin(model: Origin, tokenizer: Any) -> Origin:

@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,8 +39,8 @@ _DAMAGED: Final = "damaged-"
 TRAINER_DIR: Final = "trainer"
 _STATE_FILE: Final = "state.json"
 _KEPT_FILE: Final = "kept.arrow"
-_STATE_FIELDS: Final = ("run", "recorder", "rewards", "alarms", "origins", "lengths")
-"""Fields that the state of every checkpoint has."""
+_RUN_FIELDS: Final = ("run", "recorder", "rewards", "alarms", "origins", "lengths")
+"""Fields that the state of every checkpoint of a run has."""
 
 
 class DamagedCheckpoint(Exception):
@@ -68,8 +68,11 @@ class Checkpoint:
         """Return the partial responses."""
         return read_kept(self.path / _KEPT_FILE)
 
-    def require_whole(self) -> None:
+    def require_whole(self, state_fields: Sequence[str] = _RUN_FIELDS) -> None:
         """Check that every file can be read, as far as that shows without reading all weights.
+
+        Args:
+            state_fields: fields that its state must have.
 
         Raises:
             DamagedCheckpoint: a file is missing, cut off or unreadable.
@@ -77,7 +80,7 @@ class Checkpoint:
         """
         with self._reading(self.path / _STATE_FILE):
             state = self.state()
-            if missing := [field for field in _STATE_FIELDS if field not in state]:
+            if missing := [field for field in state_fields if field not in state]:
                 raise ValueError(f"it has no {missing[0]!r}")
         with self._reading(self.path / _KEPT_FILE):
             self.kept()
@@ -121,9 +124,19 @@ _CHECKS: Final[Mapping[str, Callable[[Path], object]]] = {
 class CheckpointStore:
     """The checkpoints of a job."""
 
-    def __init__(self, directory: Path, keep: int, require_own: Callable[[], None] = lambda: None) -> None:
-        """Use a directory; `require_own` raises UserError or Interrupted where this job is not to write any more."""
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        require_own: Callable[[], None] = lambda: None,
+        state_fields: Sequence[str] = _RUN_FIELDS,
+    ) -> None:
+        """Use a directory; `require_own` raises UserError or Interrupted where this job is not to write any more.
+
+        `state_fields`: those that the state of a whole checkpoint has.
+        """
         self._directory = directory
+        self._state_fields = state_fields
         self._keep = keep
         self.require_own = require_own
 
@@ -153,7 +166,7 @@ class CheckpointStore:
         damaged: dict[Checkpoint, str] = {}
         for checkpoint in self._all():
             try:
-                checkpoint.require_whole()
+                checkpoint.require_whole(self._state_fields)
             except DamagedCheckpoint as damage:
                 damaged[checkpoint] = f"the checkpoint of step {checkpoint.step} is damaged: {damage}"
                 continue

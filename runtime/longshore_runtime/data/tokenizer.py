@@ -27,9 +27,19 @@ def import_without_torch() -> None:
         del os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"]
 
 
-def load_tokenizer(directory: Path, repository: str | None = None) -> Any:
-    """Return the Hugging Face tokenizer in a checkpoint directory; `repository`: of the Hub, where that is from."""
-    field, name = ("model.path", directory.name) if repository is None else ("model.hub", repository)
+def load_tokenizer(directory: Path, repository: str | None = None, field: str | None = None) -> Any:
+    """Return the Hugging Face tokenizer in a checkpoint directory.
+
+    Args:
+        directory: directory of a model.
+        repository: repository of the Hub that the model is from, if it is.
+        field: field to blame; None: that of the model of the job.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+    own, name = ("model.path", directory.name) if repository is None else ("model.hub", repository)
+    field = field or own
     from transformers import AutoTokenizer
 
     try:
@@ -40,3 +50,18 @@ def load_tokenizer(directory: Path, repository: str | None = None) -> Any:
         # Without its files, transformers makes a tokenizer with an empty vocabulary.
         raise UserError(f"{field}: the tokenizer of {name!r} has no vocabulary; copy its files there")
     return tokenizer
+
+
+def require_same_tokens(student: Any, teacher: Any) -> None:
+    """Raise UserError unless a teacher has the tokens of its student, so that it reads what the student samples.
+
+    It may have more of them, which the student never samples.
+    """
+    known = teacher.get_vocab()
+    for token, number in student.get_vocab().items():
+        if known.get(token) != number:
+            theirs = f"token {known[token]}" if token in known else "no token"
+            raise UserError(
+                f"algorithm.objective.teacher: the tokenizer of the teacher differs from that of the model: {token!r} "
+                f"is token {number} of the model and {theirs} of the teacher; choose a teacher with the same tokenizer"
+            )

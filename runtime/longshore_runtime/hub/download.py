@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,9 @@ import structlog
 from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore.api.hub import DEFAULT_ENDPOINT, Hub
-from longshore.api.model import Data, Model
+from longshore.api.model import Model, Source
+from longshore.api.objectives.distillation import AT as TEACHER
+from longshore.api.objectives.distillation import Teacher
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub.messages import (
     DownloadFailure,
@@ -49,7 +51,7 @@ class Wanted:
     """A repository that a field of the spec names."""
 
     at: str
-    """Field of the spec: `model`, `data` or `data.sources[name]`."""
+    """Field of the spec: such as `model`, `data` or `data.sources[name]`."""
     repository: str
     kind: RepositoryType
     revision: str = _MAIN
@@ -65,12 +67,14 @@ class Downloaded:
     files: tuple[str, ...]
 
 
-def wanted(model: Model, data: Data) -> list[Wanted]:
+def wanted(model: Model, data_sets: Iterable[Source], teacher: Teacher | None = None) -> list[Wanted]:
     """Return the repositories of the Hub that a job uses."""
     found = []
     if model.hub is not None:
         found.append(Wanted("model", model.hub, RepositoryType.MODEL, model.revision or _MAIN))
-    for source in data.each:
+    if teacher is not None and teacher.hub is not None:
+        found.append(Wanted(TEACHER, teacher.hub, RepositoryType.MODEL, teacher.revision or _MAIN))
+    for source in data_sets:
         origin = source.origin
         if origin.hub is not None:
             what = origin.revision or _MAIN, origin.config, origin.split

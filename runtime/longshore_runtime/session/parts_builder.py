@@ -10,14 +10,16 @@ from typing import Any, Final
 
 import structlog
 
-from longshore.api.model import BuiltinTask, Model
 from longshore.api.names import Component
 from longshore.api.objectives.custom import Custom
+from longshore.api.objectives.distillation import AT as TEACHER
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.training import Recompute
+from longshore.api.warm_start import WarmStart
 from longshore.checks.job import few_prompts
 from longshore.checks.memory import ModelSize, recompute_needs
 from longshore.checks.model_files import config_of
@@ -35,10 +37,12 @@ from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.origin import (
     MODEL,
     TOKENIZER,
+    WARM_START,
     Origin,
     model_origin,
     prompt_origins,
     tokenizer_origin,
+    warm_start_origin,
 )
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.checkpoints.tensor_types import TensorTypes
@@ -47,7 +51,8 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import held_out_remark, require_known_tokens, turn_remark
-from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.data.supervised import ExchangesOf, exchanges, shuffled, too_long_remark
+from longshore_runtime.data.tokenizer import load_tokenizer, require_same_tokens
 from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
@@ -68,19 +73,14 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.session.data_types import with_data_types
 from longshore_runtime.session.ending import Ending
-from longshore_runtime.session.initial_model import (
-    InitialModel,
-    check_model,
-    initial_model,
-    model_size,
-    untrained_model,
-    with_fitting_memory,
-)
+from longshore_runtime.session.initial_model import check_model, initial_model, model_size, with_fitting_memory
 from longshore_runtime.session.inputs import JobInputs, job_inputs
+from longshore_runtime.session.warm_start import WarmStartParts, WarmStartRun, cache_key, trainer_spec
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.tasks.curriculum import demonstrated
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
@@ -126,7 +126,9 @@ class PartsBuilder:
         self._origins: dict[str, Origin] = {}
         self._size: ModelSize | None = None
         self.model = ""
-        """Directory of the initial model, relative to the storage; known once it is prepared."""
+        """Directory of the model before any training, relative to the storage; known once it is prepared."""
+        self._warm_start: WarmStartRun | None = None
+        self._teacher: str | None = None
 
     @property
     def spec(self) -> RLJobSpec:
@@ -151,30 +153,35 @@ class PartsBuilder:
         directory = self._storage.resolve(inputs.model.path or "")
         of_model = model_origin(inputs.model, inputs.repository, directory)
         self._require_origins({MODEL: of_model})
-        untrained = self._untrained_model(inputs.model)
-        self._size = model_size(self._storage.resolve(untrained.path))
+        if algorithm.warm_start is not None:
+            self._require_origins({WARM_START: warm_start_origin(algorithm.warm_start, spec.data.builtin)})
+        self.model = initial_model(inputs.model, algorithm.seed, placement(0))
+        self._size = model_size(self._storage.resolve(self.model))
         self._spec, data_types = with_data_types(spec, self._size, self._measured_places(), self._require_pods)
         if data_types is not None:
             self._recorder.data_types(data_types)
         if self._size is not None:
             self._spec = with_fitting_memory(self._spec, self._size)
         spec = self._spec
-        tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
+        tokenizer = load_tokenizer(self._storage.resolve(self.model), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
+        if inputs.teacher is not None:
+            require_same_tokens(tokenizer, load_tokenizer(self._storage.resolve(inputs.teacher), field=TEACHER))
+            self._teacher = inputs.teacher
         prompts = with_row_fields(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)
         if isinstance(algorithm.objective, Custom):
             check_objective(algorithm.objective, self._trainer_places()[0], self._require_pods)
         stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
-        starting = self._engines(untrained, untrained, stop_tokens) if self._starts_engines_early else None
-        model = untrained
-        if spec.model.warm_start_steps:
-            model = self._initial_model(inputs.model)
+        starting = self._engines(stop_tokens) if self._starts_engines_early else None
+        model = (
+            self.model if algorithm.warm_start is None else self._warm_started(algorithm.warm_start, inputs, tokenizer)
+        )
         self._wait_for_rewards(rewards)
         environments = self._environments(tokenizer, prompts) if spec.environments else None
         self._begin(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, untrained, stop_tokens))
+        engines, trainers = self._engines_and_trainers(model, starting or self._engines(stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
             spec.rollout,
@@ -231,7 +238,7 @@ class PartsBuilder:
         spec = self._spec
         if spec.uses_hub:
             self._begin(RuntimeActivity.DOWNLOAD)
-        return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
+        return job_inputs(spec, self._storage, self._recorder.download)
 
     @property
     def _starts_engines_early(self) -> bool:
@@ -240,28 +247,48 @@ class PartsBuilder:
         On GPUs they wait for judges to take their share of the memory.
         """
         spec = self._spec
-        return spec.model.warm_start_steps > 0 and not spec.workers.has_accelerator
+        return spec.algorithm.warm_start is not None and not spec.workers.has_accelerator
+
+    def _warm_started(self, settings: WarmStart, inputs: JobInputs, tokenizer: Any) -> str:
+        """Return the directory of the model after its warm start, which trainers of their own make if it is not there.
+
+        On GPUs they have them alone: engines start later.
+        """
+        spec, origin = self._spec, warm_start_origin(settings, self._spec.data.builtin)
+        trainers = trainer_spec(spec.algorithm, settings, spec.trainer, self._recompute_needs())
+        cache = f"{self.model}-{cache_key(origin, trainers)}" if settings.data is None else None
+        parts = WarmStartParts(
+            start_trainers=lambda: self._trainer_group(self.model, trainers, Delivery()),
+            exchanges_of=lambda: self._exchanges(settings, inputs, tokenizer),
+            origin=origin,
+            storage=self._storage,
+            recorder=self._recorder,
+            stop=self._stop,
+            clock=SystemClock(),
+            checkpoint=spec.checkpoint,
+            require_own=self._checkpoints.require_own,
+            tensor_board=spec.tracking.tensor_board,
+            cache=cache,
+        )
+        self._warm_start = WarmStartRun(settings, parts)
+        return self._warm_start.run()
+
+    def _exchanges(self, settings: WarmStart, inputs: JobInputs, tokenizer: Any) -> ExchangesOf:
+        seed, data = self._spec.algorithm.seed, self._spec.data
+        if settings.data is None:
+            assert data.builtin is not None
+            return demonstrated(data.builtin, settings, seed, tokenizer)
+        rows = inputs.rows_of(settings.data.source)
+        found, num_too_long = exchanges(rows, settings.data, data.chat, tokenizer, self._spec.model.max_context_tokens)
+        if num_too_long:
+            self._recorder.notice(NoticeReason.WARM_START_ROWS, too_long_remark(num_too_long, len(rows)))
+        log.info("rows of the warm start", rows=len(found), too_long=num_too_long)
+        return shuffled(found, settings.rows_per_step, seed)
 
     @property
-    def _task(self) -> BuiltinTask:
-        """Task of a warm start; any task, if there is none."""
-        return self._spec.data.builtin or BuiltinTask.COUNTING
-
-    def _untrained_model(self, chosen: Model) -> InitialModel:
-        """Return the model before its warm start: the same files, with other weights."""
-        model = untrained_model(chosen, self._task, self._spec.algorithm.seed, self._storage, placement(0))
-        self.model = model.path
-        return model
-
-    def _initial_model(self, chosen: Model) -> InitialModel:
-        def on_steps(done: int, total: int) -> None:
-            self._recorder.progress(ProgressUnit.STEPS, done, total, "warm start")
-
-        model = initial_model(chosen, self._task, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
-        if model.warm_start is not None:
-            self._recorder.warm_start(model.warm_start)
-        self.model = model.path
-        return model
+    def num_warm_start_steps(self) -> int:
+        """Number of supervised steps that this session has made."""
+        return 0 if self._warm_start is None else self._warm_start.num_steps
 
     def _config(self) -> Mapping[str, Any]:
         """Return the configuration of the initial model."""
@@ -322,7 +349,7 @@ class PartsBuilder:
         self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
         return executor
 
-    def _engines_and_trainers(self, model: InitialModel, engines: EnginePool) -> tuple[EnginePool, TrainerGroup]:
+    def _engines_and_trainers(self, model: str, engines: EnginePool) -> tuple[EnginePool, TrainerGroup]:
         """Wait for engines, and start trainers.
 
         On shared GPUs they start in turn, because an engine measures the free memory before a trainer uses it.
@@ -376,7 +403,7 @@ class PartsBuilder:
         detail = "trainers load the model" if waits_for_trainers else start.detail
         self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
 
-    def _engines(self, model: InitialModel, untrained: InitialModel, stop_tokens: tuple[int, ...]) -> EnginePool:
+    def _engines(self, stop_tokens: tuple[int, ...]) -> EnginePool:
         options = self._spec.rollout.engine
         spec = EngineSpec(
             options=options,
@@ -384,11 +411,11 @@ class PartsBuilder:
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
             stop_tokens=stop_tokens,
-            tokenizer=untrained.path,
+            tokenizer=self.model,
         )
         output, notify = self._storage.output, self._recorder.notice
         engines = EnginePool(
-            self._spec.workers, spec, model.path, output, self._events, notify, self._stop.require_none
+            self._spec.workers, spec, self.model, output, self._events, notify, self._stop.require_none
         )
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
@@ -396,23 +423,20 @@ class PartsBuilder:
         self._recorder.possible_sizes(sizes)
         return engines
 
-    def _trainers(self, model: InitialModel) -> TrainerGroup:
-        algorithm = self._spec.algorithm
+    def _trainers(self, model: str) -> TrainerGroup:
+        algorithm, rollout = self._spec.algorithm, self._spec.rollout
         spec = TrainerSpec.of(
             algorithm,
             self._spec.trainer,
-            expected_updates(algorithm, self._spec.rollout),
+            expected_updates(algorithm, rollout),
             is_colocated=self._spec.placement is Placement.COLOCATED,
-            recompute_needs=recompute_needs(self._spec, self._size) if self._size else None,
+            recompute_needs=self._recompute_needs(),
         )
-        spec = replace(spec, pod_memory_bytes=self._spec.training_pods.memory_bytes(DEFAULT_GPU_POD_MEMORY))
-        rollout = self._spec.rollout
         may_pipeline = rollout.is_pipelined or (
             rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
         )
         delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
-        checks = Checks(self._require_pods, self._stop.require_time_to_update)
-        trainers = TrainerGroup(self._trainer_places(), spec, model.path, self._storage.output, delivery, checks)
+        trainers = self._trainer_group(model, replace(spec, teacher=self._teacher), delivery)
         self._exit.callback(trainers.stop)
         return trainers
 
@@ -421,6 +445,14 @@ class PartsBuilder:
         kinds = {(place.component, place.worker): place for place in (self._trainer_places()[0], Place(0, ()))}
         workers = {Component.TRAINER: self._spec.training_pods, Component.WORKER: self._spec.workers}
         return [place for (component, _), place in kinds.items() if not workers[component].has_accelerator]
+
+    def _trainer_group(self, model: str, spec: TrainerSpec, delivery: Delivery) -> TrainerGroup:
+        spec = replace(spec, pod_memory_bytes=self._spec.training_pods.memory_bytes(DEFAULT_GPU_POD_MEMORY))
+        checks = Checks(self._require_pods, self._stop.require_time_to_update)
+        return TrainerGroup(self._trainer_places(), spec, model, self._storage.output, delivery, checks)
+
+    def _recompute_needs(self) -> Mapping[Recompute, float] | None:
+        return recompute_needs(self._spec, self._size) if self._size else None
 
     def _trainer_places(self) -> list[Place]:
         spec = self._spec

@@ -135,8 +135,8 @@ class Session:
 
     @property
     def made_progress(self) -> bool:
-        """Whether a step was trained in this session."""
-        return self._loop is not None and self._loop.num_steps > 0
+        """Whether a step was trained in this session, supervised ones included."""
+        return self._builder.num_warm_start_steps > 0 or (self._loop is not None and self._loop.num_steps > 0)
 
     @property
     def status(self) -> RuntimeStatus:

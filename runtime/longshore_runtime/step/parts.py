@@ -126,7 +126,9 @@ class LoopOptions:
             repurposing=_repurposing(spec, attempt) if repurposes else None,
             verify_every=spec.trainer.verify_every,
             max_mismatch=limit if spec.rollout.on_policy is OnPolicy.STRICT and limit < math.inf else None,
-            alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
+            alarm_limits=AlarmLimits(
+                limit, spec.algorithm.max_response_tokens, learns_from_rewards=spec.algorithm.teacher is None
+            ),
             reward_weights={function.name: function.weight for function in spec.reward.functions},
             verify_tolerance=_BF16_TOLERANCE if dtype is TrainerDtype.BFLOAT16 else _FP32_TOLERANCE,
         )

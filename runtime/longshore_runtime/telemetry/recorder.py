@@ -20,7 +20,7 @@ from longshore.api.runtime_status import (
     RewardLoad,
     RuntimeActivity,
     RuntimeStatus,
-    WarmStart,
+    WarmStartReport,
 )
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
@@ -100,8 +100,8 @@ class Recorder:
         """Report the types in which engines and trainers compute."""
         self._update(data_types=data_types)
 
-    def warm_start(self, warm_start: WarmStart) -> None:
-        """Report the warm start of the built-in model."""
+    def warm_start(self, warm_start: WarmStartReport) -> None:
+        """Report the supervised steps so far."""
         self._update(warm_start=warm_start)
 
     def begin(self) -> None:

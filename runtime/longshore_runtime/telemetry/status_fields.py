@@ -20,7 +20,7 @@ from longshore_runtime.checkpoints.store import Checkpoint
 _FIGURES: Final = frozenset(
     (
         "activity", "activity_s", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
-        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
+        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step", "warm_start",
     )
 )  # fmt: skip
 """Fields that change with every step and by which the operator decides nothing, but for the load of a round."""

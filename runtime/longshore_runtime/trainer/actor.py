@@ -66,7 +66,8 @@ class TrainerActor:
         self._rank = rank
         self._storage = JobStorage.from_env(output)
         world = World(rank, world_size, *rendezvous)
-        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter)
+        teacher = None if spec.teacher is None else self._storage.resolve(spec.teacher)
+        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter, teacher)
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
         """Return the sums, and the seconds that they took."""

@@ -8,23 +8,30 @@ import pytest
 import ray
 from prometheus_client import CollectorRegistry
 
-from longshore.api.model import BuiltinTask
 from longshore.api.names import Component
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
-from longshore_runtime.backends.warm_start import fingerprint
+from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.session.session import Session
-from tests.ray_pods import TRAINERS, Pods, worker_pods
+from longshore_runtime.session.warm_start import DIRECTORY
+from longshore_runtime.storage import job_storage
+from tests.ray_pods import Pods, worker_pods
 from tests.unit.runtime.elastic_parts import Known
 
+IMPORTS = WorkerImports(("longshore_runtime.backends.torch_trainer",), {"OMP_NUM_THREADS": "1"})
 NUM_STEPS = 3
 SPEC: dict[str, Any] = {
-    "model": {"builtin": "Tiny", "warmStartSteps": NUM_STEPS, "maxContextTokens": 256},
+    "model": {"builtin": "Tiny", "maxContextTokens": 256},
     "data": {"builtin": "Counting"},
     "reward": {"pods": 0, "functions": [{"name": "task", "kind": "Task"}]},
-    "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+    "algorithm": {
+        "warmStart": {"steps": NUM_STEPS},
+        "steps": 1,
+        "promptsPerStep": 4,
+        "responsesPerPrompt": 2,
+        "maxResponseTokens": 64,
+    },
     "rollout": {"engine": {"backend": "Fake"}},
-    "trainer": {"backend": "Fake"},
     "workers": {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
     "storage": {"claimName": "shared"},
 }
@@ -57,13 +64,13 @@ def states_of_engines() -> list[str]:
 
 
 def test_engines_start_beside_the_warm_start_and_end_with_it_if_it_fails(tmp_path: Path) -> None:
-    """The first session finds a file in the place of the model that it has to write."""
-    in_the_way = tmp_path / f"cache/tiny-{fingerprint(BuiltinTask.COUNTING, NUM_STEPS, 0)}"
-    in_the_way.parent.mkdir()
-    in_the_way.touch()
-    with worker_pods(tmp_path, 1, TRAINERS) as pods:
+    """The first session finds a file in the place of the directory that it has to write into."""
+    with worker_pods(tmp_path, 1, IMPORTS) as pods:
+        in_the_way = job_storage(pods.settings(Component.COORDINATOR, 0), None).output_dir / DIRECTORY
+        in_the_way.parent.mkdir(parents=True, exist_ok=True)
+        in_the_way.touch()
         failed = Sink()
-        with pytest.raises(ray.exceptions.RayTaskError, match=in_the_way.name), session(pods, failed) as one:
+        with pytest.raises((FileExistsError, NotADirectoryError), match=DIRECTORY), session(pods, failed) as one:
             one.build()
         assert states_of_engines() == ["DEAD"]
         assert {status.activity for status in failed.statuses} == {RuntimeActivity.PREPARE_MODEL}
@@ -72,9 +79,10 @@ def test_engines_start_beside_the_warm_start_and_end_with_it_if_it_fails(tmp_pat
         with session(pods, sink) as one:
             parts = one.build()
             assert parts.trainers.num_replicas == 1
-            assert one._builder.model == f"cache/{in_the_way.name}", "it is trained from the warm start"
         (engines, *_), (warm_start, *_) = (
             [number for number, status in enumerate(sink.statuses) if getattr(status, field)]
             for field in ("tp_size", "warm_start")
         )
         assert engines < warm_start, "the engines had begun to start"
+        report = sink.statuses[-1].warm_start
+        assert report is not None and report.step == NUM_STEPS

@@ -25,7 +25,6 @@ from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.fleet import FleetStart
-from longshore_runtime.session.initial_model import InitialModel
 from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
@@ -271,7 +270,7 @@ def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
         parts: Any = Starting(sink)
         monkeypatch.setattr(one._builder, "_trainers", parts.trainers)
         monkeypatch.setattr(parts, "sleep", lambda: None, raising=False)
-        one._builder._engines_and_trainers(InitialModel("models/tiny", None), parts)
+        one._builder._engines_and_trainers("models/tiny", parts)
     while not sink.progress.empty():
         parts.reported.append(sink.progress.get())
     engines, trainers = [
@@ -305,13 +304,13 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
     stop = Stop()
     stop.ask()
     with session(storage, Sink(), stop=stop) as one:
-        trainers: Any = one._builder._trainers(InitialModel("models/tiny", None))
+        trainers: Any = one._builder._trainers("models/tiny")
         with pytest.raises(Interrupted):
             trainers.checks.pods()
         monkeypatch.setattr(one._builder, "_trainers", lambda model: trainers)
         engines: Any = Waiting()
         with pytest.raises(Interrupted):
-            one._builder._engines_and_trainers(InitialModel("models/tiny", None), engines)
+            one._builder._engines_and_trainers("models/tiny", engines)
 
 
 @pytest.mark.parametrize("waits_for", ["rewards", "environments"])

@@ -21,7 +21,7 @@ from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 
-BUILT_IN = [name for name in OBJECTIVES if name != "Custom"]
+BUILT_IN = [name for name, one in OBJECTIVES.items() if name != "Custom" and not one.needs_reference]
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
     learning_rate_schedule=LearningRateSchedule.CONSTANT,

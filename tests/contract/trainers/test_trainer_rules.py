@@ -52,7 +52,7 @@ def test_zero_advantages_need_no_backward_pass_and_samples_outside_the_loss_no_p
 def test_advantages_of_tokens_outside_the_loss_need_no_backward_pass() -> None:
     first, *_ = values = np.array([1.0, 0.0], np.float32)
     masked, learns = (replace(POSITIVE, advantage=values, loss_mask=mask) for mask in ((False, True), (True, False)))
-    assert split((masked, learns), has_reference=False).trained == [learns]
+    assert split((masked, learns), without_kl()).trained == [learns]
     assert (masked.mean_advantage, learns.mean_advantage) == (0.0, first)
     assert masked != replace(masked, advantage=0.0)
 

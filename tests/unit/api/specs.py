@@ -233,7 +233,11 @@ BROKEN: list[tuple[Json, str]] = [
     (reward(kind="Code") | {"reward.pods": 0}, "reward.pods"),
     (reward(kind="Code") | {"reward.pods": 0, "reward.maxPods": 2}, "reward.pods"),
     ({"reward.pods": 0, "reward.runtimeClassName": "gvisor"}, "reward.runtimeClassName"),
-    ({"model.builtin": None, "model.path": "models/a", "model.warmStartSteps": 5}, "model.warmStartSteps"),
+    ({"model.builtin": None, "model.path": "models/a", "algorithm.warmStart": {"steps": 5}}, "algorithm.warmStart"),
+    (
+        {"algorithm.objective": {"name": "Distillation", "teacher": {"path": "a"}}, "algorithm.klCoefficient": 0.1},
+        "algorithm.klCoefficient",
+    ),
     (strategy("TailBatching", handover="Streamed") | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
     (strategy("GroupPipeline", handover="Streamed"), "rollout.handover"),
     (WHITENED | strategy("Synchronous", handover="Streamed"), "rollout.handover"),

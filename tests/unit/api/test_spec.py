@@ -85,7 +85,11 @@ def test_two_functions_of_one_name_are_refused_by_both_each_in_its_own_words() -
 TOPICS: list[Json] = [
     {
         "model.builtin": [None], "model.path": ["models/a"], "model.maxContextTokens": [64, 65, 2_048, 2_049],
-        "model.warmStartSteps": [0, 5], "data.builtin": [None], "data.path": ["a.jsonl"],
+        "algorithm.warmStart": [
+            {"steps": 5},
+            *({"steps": 5, "data": one} for one in ({}, {"path": "a"}, {"hub": "a/b", "promptTemplate": "{prompt}"})),
+        ],
+        "data.builtin": [None], "data.path": ["a.jsonl"],
         "data.domainField": ["domain"], "data.promptTemplate": ["{prompt}", "prompt"], "storage.create": [None],
         "model.hub": ["a/b"], "model.revision": ["main"], "data.hub": ["a/b"], "data.config": ["c"], "data.chat": [{}],
         "data.sources": [

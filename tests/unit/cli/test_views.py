@@ -45,7 +45,8 @@ REPORT = at_step(
     draws={"trained": 128, "zeroVariance": 9, "deferred": 7, "rejected": 2},
     short={"rounds": 3, "rolloutSeconds": 6.0, "samples": 768},
     long={"rounds": 1, "rolloutSeconds": 5.0, "samples": 256},
-    warmStart={"seconds": 61.0, "cached": True}, finalModel="rljobs/demo/final",
+    warmStart={"step": 300, "firstLoss": 4.85, "loss": 0.3712, "seconds": 61.0, "cached": True},
+    finalModel="rljobs/demo/final",
     activitySeconds={"Rollout": 20.0, "Train": 4.0, "Publish": 2.0, "ProfileSizes": 1.0},
 )  # fmt: skip
 
@@ -292,7 +293,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "long rounds": "1 round, 5.0s of rollout each, 19.5 ms a trained response",
         "bubble, last rollout": "12.3 %",
         "draws": "128 trained, 9 of them without spread, 2 replaced, 7 left in the queue",
-        "warm start": "taken from the cache (it had taken 1m01s)",
+        "warm start": "300 steps, loss 4.85 → 0.371, there already (it had taken 1m01s)",
         "time": "5m12s in all: rollout 20.0s, training 4.0s, weights to the engines 2.0s, "
         "measuring other tensor-parallel sizes 1.0s",
         "final model": "rljobs/demo/final",

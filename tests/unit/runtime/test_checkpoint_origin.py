@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from longshore.api.model import Data, Model
-from longshore_runtime.checkpoints.origin import Origin, model_origin, prompt_origins, tokenizer_origin
+from longshore.api.model import BuiltinTask, Data, Model
+from longshore.api.warm_start import WarmStart
+from longshore_runtime.checkpoints.origin import (
+    Origin,
+    model_origin,
+    prompt_origins,
+    tokenizer_origin,
+    warm_start_origin,
+)
 from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
 
@@ -83,13 +90,22 @@ def test_little_of_a_large_model_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(opened) < 300
 
 
-def test_the_warm_start_belongs_to_the_builtin_model_and_its_files_do_not() -> None:
-    cold, warm = (model_origin(Model(builtin="Tiny", warm_start_steps=n), None, Path("gone")) for n in (0, 10))
-    cold.require(asdict(cold), 1)
-    assert refusal(cold, warm) == (
-        "model.builtin: the checkpoint of step 4 in storage.output belongs to model.builtin 'Tiny with warmStartSteps "
-        "0', not to 'Tiny with warmStartSteps 10'; set it back, or start a new job with another storage.output"
+def test_a_checkpoint_belongs_to_its_warm_start() -> None:
+    counting, guessing, long = (
+        warm_start_origin(WarmStart(steps=steps), task)
+        for steps, task in ((5, BuiltinTask.COUNTING), (5, BuiltinTask.GUESSING), (10, BuiltinTask.COUNTING))
     )
+    counting.require(asdict(counting), 1)
+    assert len({one.fingerprint for one in (counting, guessing, long)}) == 3
+    assert refusal(counting, long) == (
+        "algorithm.warmStart: the checkpoint of step 4 in storage.output belongs to algorithm.warmStart '5 steps on "
+        "Counting', not to '10 steps on Counting'; set it back, or start a new job with another storage.output"
+    )
+
+
+def test_the_files_of_the_built_in_model_may_be_lost() -> None:
+    origin = model_origin(Model(builtin="Tiny"), None, Path("gone"))
+    origin.require(asdict(origin), 1)
 
 
 def prompts(*texts: Any, answer: str = "1") -> Origin:

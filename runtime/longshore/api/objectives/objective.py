@@ -28,6 +28,8 @@ class LossTokens:
     """Advantage of each token: that of its response, unless tokens have their own."""
     lengths: Sequence[int]
     """Number of tokens of each response, at least 1."""
+    reference_log_probs: "Tensor | None" = None
+    """Log-probabilities of the reference: the initial model with a KL penalty, or a teacher; None: there is none."""
 
     @property
     def log_ratio(self) -> "Tensor":
@@ -103,6 +105,11 @@ class Objective(ApiModel):
     @property
     def trains_without_advantage(self) -> bool:
         """Whether a token whose advantage is 0 has a gradient."""
+        return False
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether token losses read `LossTokens.reference_log_probs`."""
         return False
 
     def advantages(self, groups: Sequence[RewardedGroup]) -> list[Advantages]:

@@ -11,6 +11,7 @@ from longshore.api.objectives.advantages import Estimator
 from longshore.api.objectives.cispo import Cispo
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.dapo import Dapo
+from longshore.api.objectives.distillation import Distillation
 from longshore.api.objectives.dppo import Dppo
 from longshore.api.objectives.dr_grpo import DrGrpo
 from longshore.api.objectives.dro import Dro
@@ -27,7 +28,21 @@ from longshore.api.rules import Rule, check, in_schema
 
 # An objective is registered here.
 _Registered = (
-    Grpo | Dapo | DrGrpo | Rloo | ReinforcePlusPlus | Gspo | Gmpo | Sapo | Cispo | Dppo | Vespo | Gpg | Dro | Custom
+    Grpo
+    | Dapo
+    | DrGrpo
+    | Rloo
+    | ReinforcePlusPlus
+    | Gspo
+    | Gmpo
+    | Sapo
+    | Cispo
+    | Dppo
+    | Vespo
+    | Gpg
+    | Dro
+    | Distillation
+    | Custom
 )
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(

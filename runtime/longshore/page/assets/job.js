@@ -171,11 +171,12 @@ class Page {
   }
 
   tiles(runtime, cluster) {
-    const heldOut = runtime.heldOut || {}, lengths = runtime.responseTokens || {}, draws = runtime.draws || {};
+    const heldOut = runtime.heldOut || {}, lengths = runtime.responseTokens || {}, draws = runtime.draws || {}, warmStart = runtime.warmStart;
     const known = (value) => (runtime.step ? value : null);
     const gpus = cluster ? Object.entries(cluster.gpus).filter(([, count]) => count).map(([role, count]) => count + " " + role).join(", ") : "";
     return [
       ["reward of the last step", figure(runtime.reward, 3)],
+      ...(warmStart ? [["warm start, loss at first → now", figure(warmStart.firstLoss, 2) + " → " + figure(warmStart.loss, 2)]] : []),
       ["held-out reward, before → now", figure(heldOut.before, 2) + " → " + figure(heldOut.latest, 2)],
       ["response tokens, mean · longest", figure(known(lengths.mean)) + " · " + figure(known(lengths.max))],
       ["tokens per second", figure(known(runtime.tokensPerSecond), 0)],

@@ -60,10 +60,12 @@ class MegatronTrainer:
         sizes: ParallelSizes | None = None,
         dtype: torch.dtype = torch.float32,
         meter: WorkMeter | None = None,
+        reference: Path | None = None,
     ) -> None:
         """Join `world` and load this rank's part of a Hugging Face directory.
 
-        `dtype` is for checks in double precision.
+        `dtype` is for checks in double precision. `reference`: directory of the frozen model, if the options ask for
+        one; None: the same directory.
 
         Raises:
             OSError, ValueError: the model is unusable, or does not split into `sizes`.
@@ -84,8 +86,8 @@ class MegatronTrainer:
             raise ValueError(TWO_HEADS)
         join(self._world, self._sizes, self._device)
         with on_device(self._device):
-            self._model = self._load_model(config, dtype)
-            self._reference = self._load_model(config, dtype) if options.kl_coefficient > 0 else None
+            self._model = self._load_model(directory, config, dtype)
+            self._reference = self._load_reference(reference or directory, dtype) if options.has_reference else None
             self._data_parallel = data_parallel(self._model)
             self._optimizer = DistributedAdamW(self._data_parallel, options)
         self._accumulation = Accumulation(
@@ -271,11 +273,16 @@ class MegatronTrainer:
             for indices in pack_rows(lengths, self._options.max_tokens_per_micro_batch)
         ]
 
-    def _load_model(self, config: Any, dtype: torch.dtype) -> ShardedModel:
+    def _load_model(self, directory: Path, config: Any, dtype: torch.dtype) -> ShardedModel:
         recompute = chosen_recompute(self._options, self._device)
         model = ShardedModel(config, self._sizes, self._device, dtype, self._computes_in, recompute)
-        self._copy_weights(model, shards(model.architecture, TensorFiles(self._directory).read))
+        self._copy_weights(model, shards(model.architecture, TensorFiles(directory).read))
         return model
+
+    def _load_reference(self, directory: Path, dtype: torch.dtype) -> ShardedModel:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        self._sizes.check_model(read_architecture(config))
+        return self._load_model(directory, config, dtype)
 
     @torch.no_grad()
     def _copy_weights(self, model: ShardedModel, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -1,8 +1,5 @@
 """What a person has to look at, whichever system a configuration is of."""
 
-from collections.abc import Collection
-from typing import Any
-
 from longshore_cli.convert.mapping import EntryOutcome
 
 
@@ -29,14 +26,3 @@ def weight_decay(decay: float, exempting: str | None) -> EntryOutcome:
     )
     is_other = exempting is not None and decay > 0
     return EntryOutcome({"spec.algorithm.weightDecay": decay}, to_do=(look,) if is_other else ())
-
-
-def adapter(keys: Collection[str], rate: Any) -> EntryOutcome:
-    """Return that the adapter which `keys` ask for is left out; its learning rate `rate` is not one for all weights."""
-    look = (
-        f"Look at spec.algorithm.learningRate: {rate} was chosen for an adapter, and training of every weight usually "
-        "needs about a tenth of it."
-    )
-    return EntryOutcome(
-        lost=dict.fromkeys(keys, "every weight is trained, and no adapter"), to_do=(look,) if keys else ()
-    )

@@ -120,6 +120,12 @@ _RULES: Final = (
         "rolloutCorrection needs the weights of the step's start for the whole batch, which several updates within a "
         "round change: remove promptsPerUpdate, or set rollout.handover to AfterRound",
     ),
+    Rule(
+        "rollout.engine.sleepLevel",
+        "!has(self.trainer.lora) || self.rollout.engine.sleepLevel < 2",
+        "sleepLevel must be below 2 with trainer.lora, because the weights that engines drop are never sent again: set "
+        "it to 1",
+    ),
     belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(
         "algorithm.maxResponseTokens",

@@ -1,7 +1,7 @@
 """What turns scored responses into better weights: trainer and checkpoints."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -48,7 +48,36 @@ _RULES: Final = (
         "self.backend == 'Torch' || self.fsdpSize == 1",
         "fsdpSize above 1 needs backend Torch: choose it, or set fsdpSize to 1",
     ),
+    Rule(
+        "lora",
+        "!has(self.lora) || self.backend == 'Torch'",
+        "lora needs backend Torch: choose it, or remove lora",
+    ),
+    Rule(
+        "offloadReference",
+        "!has(self.lora) || !self.offloadReference",
+        "offloadReference does not apply to lora, where the reference is the model itself without its adapter: remove "
+        "it",
+    ),
 )
+LayerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.]+$")]
+"""Last part of the name of a layer, or several, as in `q_proj` and `self_attn.q_proj`."""
+
+
+class Lora(ApiModel):
+    """Low-rank adapter (LoRA): small matrices beside linear layers, trained instead of the weights of the model."""
+
+    rank: int = Field(default=32, ge=1, le=512)
+    """Rank of the matrices that are added to a layer's weights."""
+    alpha: float = Field(default=32.0, gt=0, le=1_000_000)
+    """Scale of what is added: it is multiplied by alpha / rank."""
+    target_modules: Annotated[list[LayerName], Field(min_length=1, max_length=64)] | None = None
+    """Names of the linear layers that get matrices, such as `q_proj`. Unset: all linear layers but the output layer and
+    those of routed experts."""
+
+    def __str__(self) -> str:
+        layers = "all linear layers" if self.target_modules is None else ", ".join(sorted(self.target_modules))
+        return f"rank {self.rank}, alpha {self.alpha:g}, {layers}"
 
 
 class TrainerSettings(ApiModel, rules=_RULES):
@@ -79,6 +108,8 @@ class TrainerSettings(ApiModel, rules=_RULES):
     """Data type in which layers compute; weights, sums of gradients and optimizer state are float32. Unset: bfloat16 on
     GPUs. On CPUs the type of `rollout.engine.dtype`; where that is auto too, the coordinator measures products of
     matrices at the start, and engines and trainers use bfloat16 if it is faster."""
+    lora: Lora | None = None
+    """Adapter to train, with backend Torch, in place of all weights. Unset: all weights are trained."""
     offload_gradients: bool = False
     """Whether gradients wait in host memory for the end of the round."""
     offload_reference: bool = False

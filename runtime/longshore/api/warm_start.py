@@ -44,6 +44,7 @@ class WarmStart(ApiModel):
     """Supervised steps on responses to imitate, with the trainers of the job, before the first round.
 
     The result is the initial model: what a KL penalty refers to, and what round 1 samples with.
+    All weights are trained, also where the rounds train an adapter.
     """
 
     data: WarmStartData | None = None

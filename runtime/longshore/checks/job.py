@@ -25,6 +25,11 @@ from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, none_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
 
+_LORA_RATE_RATIO: Final = 10
+"""Learning rate of an adapter by that of all weights, whatever the rank. Source: Thinking Machines, "LoRA Without
+Regret"."""
+_LOW_LORA_RATE: Final = 5e-6
+"""Rates below are common for all weights, and not for adapters."""
 ROWS_ARE_RIGHT: Final = "every row is a prompt with an answer"
 
 
@@ -38,6 +43,8 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
     elif spec.model.builtin is None:
         results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
     results.append(_coordinator_check(spec))
+    if spec.trainer.lora is not None:
+        results.append(_learning_rate_check(spec.algorithm.learning_rate))
     if spec.data.builtin is None:
         results.append(_rows_check(spec, data))
     if spec.tracking.packages:
@@ -109,6 +116,13 @@ def _coordinator_check(spec: RLJobSpec) -> CheckResult:
         f"it requests {needed} by default" if requested is None else f"it requests {requested} ({needed} by default)"
     )
     return CheckResult(Check.COORDINATOR_MEMORY, detail=f"{found}, for steps of up to {tokens:,} response tokens")
+
+
+def _learning_rate_check(rate: float) -> CheckResult:
+    """Return advice for an adapter; no rate is a mistake."""
+    found = f"{rate:g}, and an adapter usually learns with {_LORA_RATE_RATIO} times the rate of all weights"
+    low = f"; it may be too low: try {_LORA_RATE_RATIO * rate:g}" if rate < _LOW_LORA_RATE else ""
+    return CheckResult(Check.LEARNING_RATE, detail=found + low)
 
 
 def _trackers_check(tracking: Tracking) -> CheckResult:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
 from longshore.checks.model_limits import language_part
 
@@ -96,6 +96,24 @@ class ModelSize:
         """Parameters of a layer, on average."""
         return max(0, self.num_parameters - self.outside_layers) / self.num_layers
 
+    def adapter_parameters(self, lora: Lora) -> int:
+        """Return the parameters of an adapter; a name that is not one of the usual layers counts as the largest."""
+        heads = (self.num_heads or self.hidden_size // self.head_size) * self.head_size
+        keys, hidden, channels = self.num_kv_heads * self.head_size, self.hidden_size, self.intermediate_size
+        sides = {
+            "q_proj": hidden + heads,
+            "k_proj": hidden + keys,
+            "v_proj": hidden + keys,
+            "o_proj": hidden + heads,
+            "gate_proj": hidden + channels,
+            "up_proj": hidden + channels,
+            "down_proj": hidden + channels,
+        }
+        names = list(sides) if lora.target_modules is None else lora.target_modules
+        return (
+            lora.rank * self.num_layers * sum(sides.get(name.rpartition(".")[2], hidden + channels) for name in names)
+        )
+
     @classmethod
     def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
         """Return the sizes in `config.json`; None if it does not have them."""
@@ -164,23 +182,33 @@ def engine_need(spec: RLJobSpec, model: ModelSize) -> Need:
     )
 
 
+def trained_adapter(spec: RLJobSpec) -> Lora | None:
+    """Return the adapter that is all that trainers train; None: the rounds or the warm start train all weights."""
+    return spec.trainer.lora if spec.algorithm.warm_start is None else None
+
+
 def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
     """Return the memory need of the larger of the trainer's phases: forward and backward pass, or optimizer step."""
     trainer = spec.trainer
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     own = model.num_parameters / shards
-    with_kl = spec.algorithm.has_reference
+    lora = trained_adapter(spec)
+    # Without its adapter, a model is its own reference; a teacher is another one.
+    is_own_reference = lora is not None and spec.algorithm.teacher is None
+    has_reference = spec.algorithm.has_reference and not trainer.offload_reference and not is_own_reference
+    trained = own if lora is None else model.adapter_parameters(lora) / shards
     state = {
-        "weights": own * _WEIGHT_BYTES,
-        "gradients": own * _GRADIENT_BYTES,
-        "reference": own * _WEIGHT_BYTES if with_kl and not trainer.offload_reference else 0.0,
+        "frozen weights": 0.0 if lora is None else own * _CAST_BYTES,
+        "weights": trained * _WEIGHT_BYTES,
+        "gradients": trained * _GRADIENT_BYTES,
+        "reference": own * _WEIGHT_BYTES if has_reference else 0.0,
     }
-    moments = {"moments": own * _MOMENT_BYTES / _moment_shards(spec)}
+    moments = {"moments": trained * _MOMENT_BYTES / _moment_shards(spec)}
     passing = {
         **state,
         **(moments if _moments_stay(spec) else {}),
         **_copies(spec, model, own),
-        "gradient of the embedding": embedding_gradient_bytes(model) / trainer.tensor_parallel_size,
+        "gradient of the embedding": embedding_gradient_bytes(spec, model),
         "activations": _activation_bytes(spec, model),
         "context": _CONTEXT_BYTES,
     }
@@ -284,19 +312,23 @@ def _moment_shards(spec: RLJobSpec) -> int:
 
 def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     """Return what a pass adds to the weights: copies in bfloat16, and with FSDP what is put together from shards."""
+    is_frozen = trained_adapter(spec) is not None
     if spec.trainer.fsdp_size == 1:
-        return {"copies": own * _CAST_BYTES}
+        return {} if is_frozen else {"copies": own * _CAST_BYTES}
     # What no layer has stays whole for the whole pass. A layer is whole while it computes, and the next one comes.
-    whole = _WHOLE_BYTES + _CAST_BYTES
+    # Frozen weights are in bfloat16 already, and have no gradient.
+    whole = _CAST_BYTES if is_frozen else _WHOLE_BYTES + _CAST_BYTES
     return {
         "whole embeddings": model.outside_layers * whole,
-        "whole layers": model.layer * (whole + _NEXT_LAYER_BYTES),
+        "whole layers": model.layer * (whole + (_CAST_BYTES if is_frozen else _NEXT_LAYER_BYTES)),
     }
 
 
-def embedding_gradient_bytes(model: ModelSize) -> float:
+def embedding_gradient_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     """Return the memory of what is added to the gradient: of the output layer and, where that is tied, of the input."""
-    return model.embedding * _GRADIENT_BYTES * (2 if model.is_tied else 1)
+    if trained_adapter(spec) is not None:
+        return 0.0
+    return model.embedding * _GRADIENT_BYTES * (2 if model.is_tied else 1) / spec.trainer.tensor_parallel_size
 
 
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:

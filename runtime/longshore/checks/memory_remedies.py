@@ -55,14 +55,14 @@ def _trainers(spec: RLJobSpec) -> Iterator[tuple[str, RLJobSpec]]:
     )
     if fewer_tokens:
         yield of_tokens, changed(**fewer_tokens)
-    if spec.algorithm.has_reference and not trainer.offload_reference:
+    if spec.algorithm.has_reference and not trainer.offload_reference and trainer.lora is None:
         yield "set offloadReference to true", changed(offload_reference=True)
     for size in _divisors(num_gpus, size_now):
         yield f"set {field} to {size}", changed(**{name: size})
     if fewer_tokens:
         for size in _divisors(num_gpus, size_now):
             yield f"set {field} to {size} and {of_tokens}", changed(**{name: size}, **fewer_tokens)
-    if not is_megatron:
+    if not is_megatron and trainer.lora is None:
         for size in _divisors(num_gpus, 1):
             megatron = {"backend": TrainerBackend.MEGATRON, "fsdp_size": 1, "tensor_parallel_size": size}
             yield f"set backend to Megatron and tensorParallelSize to {size}", changed(**megatron, **fewer_tokens)

@@ -10,6 +10,14 @@ from typing import Any, Final
 from longshore.checks.safetensors import DamagedFile, StoredTensor, stored_tensors
 
 INDEX: Final = "model.safetensors.index.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
+"""Names of the two files of an adapter, which are those of PEFT."""
+TOKENIZER_FILES: Final = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "chat_template*", "*.model",
+    "*.tiktoken", "tekken.json", "tokenization_*.py",
+)  # fmt: skip
+"""Patterns of the names of the files of a tokenizer."""
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """One of these holds the vocabulary; slow tokenizers in Python files of their own name others."""

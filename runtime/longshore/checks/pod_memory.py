@@ -21,6 +21,7 @@ from longshore.checks.memory import (
     embedding_gradient_bytes,
     gib,
     logit_chunk_tokens,
+    trained_adapter,
     values_per_token,
 )
 
@@ -204,20 +205,26 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = Fa
     """Return the memory of a pod; `shortest`: no response is longer than a micro-batch."""
     trainer, tokens = spec.trainer, _micro_batch_tokens(spec)
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
-    state_bytes = _STATE_BYTES + (_VALUE_BYTES if spec.algorithm.has_reference else 0)
+    lora, algorithm = trained_adapter(spec), spec.algorithm
+    trained = model.num_parameters if lora is None else model.adapter_parameters(lora)
+    # Weights that are not trained are there once, or a second time as the reference of those that are.
+    num_others = int(lora is not None) + int(
+        algorithm.has_reference and (lora is None or algorithm.teacher is not None)
+    )
+    state_bytes = trained * _STATE_BYTES + num_others * model.num_parameters * _VALUE_BYTES
     longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
     values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)
     activations = longest * values * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
-    activations += embedding_gradient_bytes(model) / trainer.tensor_parallel_size
+    activations += embedding_gradient_bytes(spec, model)
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
     return Need(
         {
             "engines": pods.num_engines * _engine_bytes(spec, model),
-            "trainer state": pods.num_ranks * model.num_parameters / shards * state_bytes,
+            "trainer state": pods.num_ranks * state_bytes / shards,
             "activations": pods.num_ranks * activations,
             # New weights lie in Ray's object store until every engine has read them; each pod has a copy.
-            "published weights": 0.0 if spec.transfers_directly else model.num_parameters * _VALUE_BYTES,
+            "published weights": 0.0 if spec.transfers_directly else trained * _VALUE_BYTES,
             "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,
         }
     )

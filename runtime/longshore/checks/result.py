@@ -15,6 +15,7 @@ class Check(StrEnum):
     GPU_MEMORY = "gpu-memory"
     POD_MEMORY = "pod-memory"
     COORDINATOR_MEMORY = "coordinator-memory"
+    LEARNING_RATE = "learning-rate"
     DATA_ROWS = "data-rows"
     TRAINER_SIZES = "trainer-sizes"
     TOKENIZER = "tokenizer"

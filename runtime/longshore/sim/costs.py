@@ -25,6 +25,8 @@ _REQUEST_OVERHEAD_S: Final = 2e-5
 _ALL_REDUCES_PER_LAYER: Final = 2
 _ALL_REDUCE_LATENCY_S: Final = 12e-6
 """Of one small all-reduce inside a pod."""
+_LINEAR_LAYERS: Final = 7
+"""Linear layers of a layer: queries, keys, values, output, and three of the MLP."""
 _ACTIVATION_BYTES: Final = 2
 _ENGINE_RESERVE_BYTES: Final = 4e9
 """Activations, CUDA graphs and communication buffers of an engine, per GPU."""
@@ -43,11 +45,6 @@ _PUBLISH_S: Final = 1.0
 """Handshakes, and resetting prefix caches, of one weight publication."""
 _REGROUP_S: Final = 10.0
 """Processes and communicators of rebuilt engines; their weights come on top."""
-
-
-def num_forwards(num_extra_forwards: int) -> int:
-    """Return the cost of a training pass in forward passes: a backward pass costs two."""
-    return 3 + num_extra_forwards
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,23 @@ class Costs:
     gpu: GpuModel
     model: ModelShape
     profile: Profile = field(default_factory=Profile)
+    lora_rank: int | None = None
+    """Rank of the adapter that is trained; None: all weights are."""
+
+    @property
+    def num_trained(self) -> float:
+        """Parameters that are trained; each linear layer has the hidden size on one side."""
+        if self.lora_rank is None:
+            return self.model.num_parameters
+        hidden, of_layers = self.model.hidden_size, self.model.num_layers * _LINEAR_LAYERS * self.model.hidden_size
+        return self.lora_rank * (self.model.num_parameters / hidden + of_layers)
+
+    def num_forwards(self, num_extra_forwards: int) -> int:
+        """Return the cost of a training pass in forward passes: a backward pass costs two, and one with an adapter one.
+
+        Frozen weights need no gradient.
+        """
+        return (3 if self.lora_rank is None else 2) + num_extra_forwards
 
     def decode_step(self, num_running: int, tp_size: int) -> StepCost:
         """Return what a decode step costs.
@@ -119,13 +133,13 @@ class Costs:
         forward = 2 * self.model.num_parameters * num_tokens
         attention = 2 * self.model.num_layers * self.model.hidden_size * num_tokens**2
         arithmetic = gpus_per_replica * self.gpu.flops_per_s * _TRAIN_EFFICIENCY
-        return num_forwards(num_extra_forwards) * (forward + attention) / arithmetic
+        return self.num_forwards(num_extra_forwards) * (forward + attention) / arithmetic
 
     def optimizer_s(self, gpus_per_replica: int, num_replicas: int) -> float:
         """Return the seconds to reduce gradients over the replicas and update the shard of every GPU."""
         if self.profile.optimizer_s is not None:
             return self.profile.optimizer_s
-        shard = self.model.num_parameters / gpus_per_replica
+        shard = self.num_trained / gpus_per_replica
         reduce_s = 2 * shard * _GRADIENT_BYTES / _NETWORK_BYTES_PER_S if num_replicas > 1 else 0.0
         return reduce_s + shard * _OPTIMIZER_BYTES / num_replicas / self.gpu.bandwidth_bytes_per_s
 
@@ -133,13 +147,16 @@ class Costs:
         """Return the seconds of a publication, in which every GPU of an engine receives its share of the weights."""
         if self.profile.publish_s is not None:
             return self.profile.publish_s
-        return _PUBLISH_S + self.model.weight_bytes / tp_size / _NETWORK_BYTES_PER_S
+        published_bytes = self.num_trained * self.model.bytes_per_parameter
+        return _PUBLISH_S + published_bytes / tp_size / _NETWORK_BYTES_PER_S
 
     def to_training_s(self, num_trainer_gpus: int) -> float:
         """Return the seconds in which engines free their memory and the trainer's state comes back from the host."""
         if self.profile.to_training_s is not None:
             return self.profile.to_training_s
-        return _SWITCH_S + self._trainer_state_s(num_trainer_gpus)
+        frozen_bytes = 0.0 if self.lora_rank is None else self.model.num_parameters * _ACTIVATION_BYTES
+        frozen_s = frozen_bytes / num_trainer_gpus / _HOST_LINK_BYTES_PER_S
+        return _SWITCH_S + self._trainer_state_s(num_trainer_gpus) + frozen_s
 
     def migration_s(self) -> float:
         """Return the seconds in which requests leave their engine, besides their recomputation (`prefill_s`)."""
@@ -170,5 +187,8 @@ class Costs:
         return self.model.num_layers * _ALL_REDUCES_PER_LAYER * (_ALL_REDUCE_LATENCY_S + transfer_s)
 
     def _trainer_state_s(self, num_trainer_gpus: int) -> float:
-        """Return the seconds in which a GPU's share of weights, gradients and moments crosses its link to the host."""
-        return self.model.num_parameters * _TRAINER_STATE_BYTES / num_trainer_gpus / _HOST_LINK_BYTES_PER_S
+        """Return the seconds in which a GPU's share of weights, gradients and moments crosses its link to the host.
+
+        Frozen weights stay there once they are.
+        """
+        return self.num_trained * _TRAINER_STATE_BYTES / num_trainer_gpus / _HOST_LINK_BYTES_PER_S

@@ -91,6 +91,8 @@ class TrainerLayout:
     """GPUs of its own; None: those of the rollout, in turns."""
     gpus_per_replica: int = 1
     """Tensor times pipeline times context parallel."""
+    lora_rank: int | None = None
+    """See `Costs`."""
     num_extra_forwards: int = 0
     """See `TrainerShape`."""
     compares_with_trainer: bool = False
@@ -224,12 +226,13 @@ class SimJob:
     @property
     def engine_costs(self) -> Costs:
         """Costs of the engines."""
-        return Costs(self.gpus.gpu, self.model, self.profile)
+        return Costs(self.gpus.gpu, self.model, self.profile, self.trainer.lora_rank)
 
     @property
     def trainer_costs(self) -> Costs:
         """Costs of the trainer."""
-        return Costs(self.trainer_pool.gpu, self.model, self.trainer_profile if self.trainer.pool else self.profile)
+        profile = self.trainer_profile if self.trainer.pool else self.profile
+        return Costs(self.trainer_pool.gpu, self.model, profile, self.trainer.lora_rank)
 
     def with_rollout(self, rollout: Rollout) -> "SimJob":
         """Return the same job under another strategy."""
@@ -260,6 +263,7 @@ def job_of(
             training=training_of(spec),
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
+            lora_rank=None if spec.trainer.lora is None else spec.trainer.lora.rank,
             num_extra_forwards=int(algorithm.has_reference),
             compares_with_trainer=is_relative_to_trainer(algorithm.objective, algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from longshore.policy.balancing import balance
-from longshore.sim.costs import Costs, num_forwards
+from longshore.sim.costs import Costs
 from longshore.sim.events import EventQueue
 from longshore.sim.result import SpanRecorder, Work
 
@@ -47,7 +47,7 @@ class TrainerShape:
     def sample_s(self, num_tokens: int) -> float:
         """Return the seconds of one replica over one sample, all its passes together."""
         pass_s = self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
-        forward_s = pass_s / num_forwards(self.num_extra_forwards)
+        forward_s = pass_s / self.costs.num_forwards(self.num_extra_forwards)
         return self.num_epochs * pass_s + (forward_s if self.computes_old_log_probs else 0.0)
 
     def optimizer_s(self) -> float:

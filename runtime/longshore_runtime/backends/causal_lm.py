@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from longshore.api.training import Lora
 from longshore.checks.memory import logit_chunk_tokens
 from longshore_runtime.backends.attention_kernels import PACKED
 from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS, TensorFiles
+from longshore_runtime.backends.lora import Adapter, Stored
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.micro_batches import pack, pack_rows
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
@@ -49,8 +51,8 @@ class CausalLM(torch.nn.Module):
     rounding = 1e-3
     """Relative difference of hidden states that two kernels may show."""
 
-    def __init__(self, directory: Path, device: torch.device) -> None:
-        """Load a checkpoint; raises OSError or ValueError for an unusable one.
+    def __init__(self, directory: Path, device: torch.device, lora: Lora | None = None) -> None:
+        """Load a checkpoint, to train all of it or an adapter; raises OSError or ValueError for an unusable one.
 
         A model is unusable, for example, if its logits are more than a linear head over hidden states.
         """
@@ -60,11 +62,17 @@ class CausalLM(torch.nn.Module):
         self.module: Any = self._open(directory)
         require_clear_head(self.module)
         self.file_names = FileNames(self.module, files)
+        self.adapter = None if lora is None else Adapter(self.module, lora, self.file_names.only_part)
         self._chunk_tokens = logit_chunk_tokens(self.module.config.get_text_config().vocab_size)
         _turn_dropout_off(self.module)
         self._move_to_device(files)
         self._require_plain_head()
         self._packs = self._can_pack()
+
+    @property
+    def stored(self) -> Stored:
+        """What is trained, published and saved: the adapter, or all parameters."""
+        return self.adapter or self.file_names
 
     def _open(self, directory: Path) -> Any:
         """Return the model, with its weights in host memory or without."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineSettings
+from longshore.api.training import Lora
 
 
 class EngineStartError(Exception):
@@ -22,6 +23,8 @@ class EngineSpec:
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
     stop_tokens: tuple[int, ...] = ()
     """Tokens that end a response besides those of the model."""
+    lora: Lora | None = None
+    """Adapter whose weights are published; None: those of the whole model are."""
     tokenizer: str | None = None
     """Directory, relative to the storage, of the tokenizer that decodes finished responses; None: they have no text."""
 

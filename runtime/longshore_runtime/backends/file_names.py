@@ -22,6 +22,7 @@ from longshore.checks.model_files import is_weight
 from longshore_runtime.backends.devices import META
 from longshore_runtime.backends.hf_mapping.entries import HEAD
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS
+from longshore_runtime.backends.lora import base_parameter, base_parameters
 
 _NUMBERS: Final = re.compile(r"\d+")
 
@@ -61,6 +62,15 @@ class FileNames:
         self._buffers = {name: part for name, part in self._parts_of_buffers() if part in files}
         self._require_all(files)
 
+    def parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield the parameters that files have, with their names in the model before it got an adapter."""
+        return base_parameters(self._model)
+
+    def only_part(self, name: str) -> str | None:
+        """Return the tensor of the files that is a parameter; None: several make it up."""
+        first, *others = self._parts.get(name, (name,))
+        return None if others else first
+
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers that files have, such as the biases of routers, under their names there."""
         for name, part in self._buffers.items():
@@ -68,8 +78,7 @@ class FileNames:
 
     def empty(self) -> dict[str, Tensor]:
         """Return all tensors that `apart` and `buffers` yield, in their order, with shapes and without values."""
-        parameters = self._model.named_parameters()
-        wholes = ((name, torch.empty(one.shape, dtype=one.dtype, device=META)) for name, one in parameters)
+        wholes = ((name, torch.empty(one.shape, dtype=one.dtype, device=META)) for name, one in self.parameters())
         parts = {part: values for name, whole in wholes for part, values in self.apart(name, whole)}
         return parts | {part: buffer.to(META) for part, buffer in self.buffers()}
 
@@ -82,7 +91,7 @@ class FileNames:
         if name not in self._parts:
             return files.read(name, rows)
         if rows != ALL_ROWS and (parts := self._parts_with(name, rows)) is not None:
-            shape = self._model.get_parameter(name).shape
+            shape = base_parameter(self._model, name).shape
             return self._joined(name, parts, files.read) if parts else torch.empty(0, *shape[1:])
         return self._joined(name, self._parts[name], files.read)[rows]
 
@@ -113,7 +122,7 @@ class FileNames:
         """
         names = {_NUMBERS.sub("", name): name for name in reversed(self._parts)}
         for name in reversed(names.values()):
-            parameter = self._model.get_parameter(name)
+            parameter = base_parameter(self._model, name)
             self._require_same_values(name, own(parameter), rows(parameter))
 
     def _require_all(self, files: Files) -> None:
@@ -141,7 +150,7 @@ class FileNames:
 
         The parts of a fused parameter are: each row has the weights of one expert.
         """
-        shape = self._model.get_parameter(name).shape
+        shape = base_parameter(self._model, name).shape
         numbers = torch.arange(shape[0]).view(-1, *[1] * (len(shape) - 1)).expand(shape)
         parts = self._apart(name, numbers)
         if any(values.dim() == len(shape) for values in parts.values()):

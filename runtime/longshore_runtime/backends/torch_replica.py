@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from longshore.api.training import Lora
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS
@@ -31,9 +32,12 @@ class Replica:
         """Whether this rank is the first of its replica, which reports for all."""
         return True
 
-    def load(self, directory: Path) -> CausalLM:
-        """Load this rank's part of a model from a Hugging Face directory; raises OSError or ValueError."""
-        return CausalLM(directory, self._device)
+    def load(self, directory: Path, lora: Lora | None = None) -> CausalLM:
+        """Load this rank's part of a model from a Hugging Face directory; raises OSError or ValueError.
+
+        With `lora`, an adapter of it is trained, which has no values yet.
+        """
+        return CausalLM(directory, self._device, lora)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return what each pass that this rank makes is over, given the micro-batches of its samples."""

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from longshore.api.training import Lora
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, T
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
@@ -69,9 +70,9 @@ class ShardedReplica(Replica):
         """Whether this rank is the first of its replica, which reports for all."""
         return self._rank == 0
 
-    def load(self, directory: Path) -> CausalLM:
+    def load(self, directory: Path, lora: Lora | None = None) -> CausalLM:
         """Read this rank's shards of a model; all ranks of the replica must call this together."""
-        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype)
+        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype, lora)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return equally many passes on every rank, since ranks compute together; the last ones may be empty."""
@@ -146,25 +147,30 @@ def _rows(parameter: Tensor) -> slice:
 class ShardedCausalLM(CausalLM):
     """A model that is sharded layer by layer; everything outside of layers is one unit."""
 
-    def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, directory: Path, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, lora: Lora | None = None
+    ) -> None:
         """See `CausalLM`. Every rank of the mesh reads its shards, and computes what is needed to verify the model."""
         self._mesh = mesh
+        # Weights that are not trained are held as layers compute with them.
+        self._held_dtype = torch.float32 if lora is None else dtype
         self._policy = MixedPrecisionPolicy()
         if dtype is not torch.float32:
             self._policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
             self.rounding = _ROUNDING
-        super().__init__(directory, device)
+        super().__init__(directory, device, lora)
 
     def _open(self, directory: Path) -> Any:
-        return empty_pretrained(directory, torch.float32, self.device)
+        return empty_pretrained(directory, self._held_dtype, self.device)
 
     @torch.no_grad()
     def _move_to_device(self, files: TensorFiles) -> None:
         """Make shards of the model, which has no weights yet, and read them; one tensor is in host memory at a time."""
         self._shard()
         apply: Any = self._apply
-        apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
-        for name, parameter in self.module.named_parameters():
+        # With zeros, an adapter changes nothing until it gets its values.
+        apply(lambda tensor: torch.zeros_like(tensor, device=self.device) if tensor.is_meta else tensor)
+        for name, parameter in self.file_names.parameters():
             _own(parameter).copy_(self.file_names.together(name, files, _rows(parameter)))
         for part, buffer in self.file_names.buffers():
             buffer.copy_(files.read(part))

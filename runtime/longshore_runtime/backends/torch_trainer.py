@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longshore.checks.model_files import TOKENIZER_FILES
 from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import compute_device
-from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files, write_weights
+from longshore_runtime.backends.hf_mapping.files import TensorFiles, copy_files, write_weights
 from longshore_runtime.backends.host_copies import HostCopies, Move
+from longshore_runtime.backends.lora import is_frozen
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.precision import compute_dtype
@@ -107,8 +110,15 @@ class TorchTrainer:
         allow_new_shapes()
         dtype = compute_dtype(options, self._device)
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
-        self._model = self._replica.load(directory)
-        self._reference = self._frozen(reference or directory) if options.has_reference else None
+        self._model = self._replica.load(directory, options.lora)
+        if (adapter := self._model.adapter) is not None:
+            adapter.initialise(options.seed, self._replica.own, self._replica.rows)
+        # Without its adapter, the model is the reference, unless that is a teacher.
+        is_own_reference = adapter is not None and reference is None
+        self._reference = (
+            self._frozen(reference or directory) if options.has_reference and not is_own_reference else None
+        )
+        self._has_reference = options.has_reference
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         set_recompute(self._model.module, chosen_recompute(options, self._device))
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
@@ -120,7 +130,7 @@ class TorchTrainer:
             **_adam_settings(options),
             fused=True,  # Torch's own choice on GPUs needs as much memory again as the weights.
         )
-        self._weights = HostCopies(self._device, self._model._apply)
+        self._weights = HostCopies(self._device, self._model._apply, is_frozen=is_frozen)
         self._moments = HostCopies(self._device, self._apply_to_moments)
         self._policy_version = 0
         self._awake = True
@@ -195,10 +205,11 @@ class TorchTrainer:
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
         """Yield current weights on the device; sharded ones are gathered one by one, on every rank of the replica."""
         assert not in_pieces, "nothing is cut by tensor parallelism"
-        for name, parameter in self._model.module.named_parameters():
-            for part, values in self._model.file_names.apart(name, self._replica.whole(parameter)):
+        stored = self._model.stored
+        for name, parameter in stored.parameters():
+            for part, values in stored.apart(name, self._replica.whole(parameter)):
                 yield part, values, None
-        for name, values in self._model.file_names.buffers():
+        for name, values in stored.buffers():
             yield name, values, None
 
     def save(self, directory: Path) -> None:
@@ -217,7 +228,10 @@ class TorchTrainer:
             deque(weights, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
 
     def _write_model(self, directory: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Write a Hugging Face directory, with weights that come in the order of `tensors`."""
+        """Write a Hugging Face directory, or one of PEFT, with weights that come in the order of `tensors`."""
+        if self._model.adapter is not None:
+            self._model.adapter.write(directory, dict(weights))
+            return
         directory.mkdir(parents=True, exist_ok=True)
         module = self._model.module
         module.config.architectures = [type(module).__name__]
@@ -241,12 +255,13 @@ class TorchTrainer:
                     **{moment: torch.zeros_like(parameter, requires_grad=False) for moment in MOMENTS},
                 }
         moments = dict(self._named_moments())
-        held = [*self._model.module.parameters(), *moments.values()]
+        stored = self._model.stored
+        held = [*(parameter for _, parameter in stored.parameters()), *moments.values()]
         total_values = sum(self._replica.own(tensor).numel() for tensor in held)
         files = TensorFiles(directory)
-        for name, parameter in self._model.module.named_parameters():
+        for name, parameter in stored.parameters():
             own = self._replica.own(parameter)
-            own.copy_(self._model.file_names.together(name, files, self._replica.rows(parameter)))
+            own.copy_(stored.together(name, files, self._replica.rows(parameter)))
             self._meter.loaded(own.numel(), total_values)
         if moments:
             read = partial(self._meter.loaded, total_values=total_values)
@@ -281,12 +296,14 @@ class TorchTrainer:
         Some are empty if other ranks of the replica have more; there are none if none of them has any.
         """
         parts = [[samples[index] for index in indices] for indices in self._passes(samples)]
-        reference, temperature = self._reference, self._options.temperature
-        if reference is None or not parts:
+        if not self._has_reference or not parts:
             return [_MicroBatch(part) for part in parts]
-        with self._reference_place.computing(self._leave_device, self._return_to_device), torch.no_grad():
+        model, temperature = self._reference or self._model, self._options.temperature
+        adapter_off = nullcontext() if model.adapter is None else model.adapter.off()
+        place = self._reference_place.computing(self._leave_device, self._return_to_device)
+        with place, adapter_off, torch.no_grad():
             each = self._meter.each(parts, len(samples))
-            return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in each]
+            return [_MicroBatch(part, model.response_tokens(part, temperature).log_probs) for part in each]
 
     def _passes(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Return the indices of the samples of each pass that this rank makes."""

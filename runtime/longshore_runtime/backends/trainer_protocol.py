@@ -11,7 +11,7 @@ import numpy.typing as npt
 from longshore.api.algorithm import KlEstimator, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
-from longshore.api.training import Recompute, TrainerDtype
+from longshore.api.training import Lora, Recompute, TrainerDtype
 from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
@@ -185,6 +185,8 @@ class TrainerOptions:
     """Bytes of a GPU that suffice for each way; none are known of some models."""
     dtype: TrainerDtype | None = None
     """Type in which layers compute; None: bfloat16 on GPUs, and float32 on the CPU."""
+    lora: Lora | None = None
+    """Adapter to train; None: all weights are trained."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False

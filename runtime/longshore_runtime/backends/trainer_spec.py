@@ -69,6 +69,7 @@ class TrainerSpec:
             recompute=trainer.recompute,
             recompute_needs=recompute_needs or {},
             dtype=trainer.dtype,
+            lora=trainer.lora,
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
             offload_moments=is_colocated and algorithm.makes_one_update,

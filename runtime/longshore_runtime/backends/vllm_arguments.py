@@ -16,6 +16,7 @@ from longshore.checks.memory import ModelSize
 from longshore.checks.pod_memory import CPU_BLOCK_TOKENS, CPU_KV_CACHE_BYTES, cpu_kv_cache_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
+from longshore_runtime.backends.vllm_lora import lora_arguments
 
 _BLACKWELL: Final = 10
 """Major compute capability of B200 and GB200."""
@@ -40,6 +41,8 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
     if options.kv_cache is not None:
         # The field is for the whole engine, vLLM's argument for each of its GPUs.
         arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size
+    if spec.lora is not None:
+        arguments |= lora_arguments(spec.lora, model)
     arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(model, spec)
     return arguments | options.extra_args
 

@@ -28,6 +28,7 @@ from longshore_runtime.backends.engine_protocol import (
 )
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import OnLoaded
+from longshore_runtime.backends.vllm_lora import lora_request
 from longshore_runtime.backends.vllm_outputs import SampledTokens
 from longshore_runtime.backends.vllm_start import has_work, reason, settle, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
@@ -45,6 +46,9 @@ class VllmEngine:
         self._clock = SystemClock()
         self._counters = _Counters()
         self._stop_tokens = spec.stop_tokens
+        self._lora = spec.lora
+        self._num_updates = 0
+        """Number of updates that have begun, by which vLLM tells one adapter from the next."""
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
         self._parameter_names = _parameter_names(model)
         self._engine = start(model, spec, self._counters, on_loaded)
@@ -64,11 +68,15 @@ class VllmEngine:
         assert self._policy_version >= 0, "an engine serves only weights that were published to it"
         assert not self._asleep, "a sleeping engine takes no requests"
         assert self._has_kv_cache, "a woken engine takes requests after its weights"
+        adapter = None if self._lora is None else lora_request(self._num_updates)
         for request in requests:
             response = GrowingResponse(request, self._policy_version)
             prompt = [*request.prompt_tokens.tolist(), *request.partial.tokens.tolist()]
             self._engine.add_request(
-                request.request_id, {"prompt_token_ids": prompt}, _sampling(response, self._stop_tokens)
+                request.request_id,
+                {"prompt_token_ids": prompt},
+                _sampling(response, self._stop_tokens),
+                lora_request=adapter,
             )
             self._responses[request.request_id] = response
 
@@ -103,8 +111,10 @@ class VllmEngine:
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version, self._is_loaded = -1, False
         self._finish_update()
-        self._receipt = Receipt(self._parameter_names, optional=_TIED)
-        self._engine.collective_rpc(begin_update, args=(channel,))
+        self._num_updates += 1
+        # Which layers an adapter has is known to the trainer; `finish_update` tells which of them vLLM has.
+        self._receipt = Receipt() if self._lora is not None else Receipt(self._parameter_names, optional=_TIED)
+        self._engine.collective_rpc(begin_update, args=(channel, self._lora, self._num_updates))
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Copy some values into the running model."""
@@ -124,9 +134,8 @@ class VllmEngine:
         finally:
             old_layers = self._finish_update()
         if old_layers:
-            raise ValueError(
-                f"{len(old_layers)} layers of vLLM kept old weights, among them {', '.join(old_layers[:3])}"
-            )
+            kept = "kept old weights" if self._lora is None else "do not compute with the adapter"
+            raise ValueError(f"{len(old_layers)} layers of vLLM {kept}, among them {', '.join(old_layers[:3])}")
         self._drop_prefixes()
         self._is_loaded = True
         return loaded

@@ -8,7 +8,7 @@ is which copy a layer holds.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,10 @@ _NamedLayers = Sequence[tuple[str, torch.nn.Module]]
 class Renewal:
     """One update of all weights of a model, layer by layer."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: Any, config: ModelConfig) -> None:
         """Prepare every layer to be replaced."""
         self._model = model
+        self._config = config
         # A strong reference would keep the memory of old copies until the end of the update.
         self._packed = {name: weakref.ref(packed) for name, packed in _packed(model).items()}
         initialize_layerwise_reload(model)
@@ -36,10 +37,14 @@ class Renewal:
             # Only a new kernel packs experts; one that is there would compute with plain weights.
             method.moe_kernel = None
 
-    def finish(self, config: ModelConfig) -> list[str]:
+    def load(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Load some parameters, given by their names in the checkpoint."""
+        self._model.load_weights(named)
+
+    def finish(self) -> list[str]:
         """Finish the update; return the names of layers that still compute with old weights."""
         idle = _idle(self._model)
-        finalize_layerwise_reload(self._model, config)
+        finalize_layerwise_reload(self._model, self._config)
         old = _process_shared(self._model, idle)
         old += [name for name, packed in _packed(self._model).items() if self._is_old(name, packed)]
         old += [name for name, method in _methods_of_packed_experts(self._model).items() if method.moe_kernel is None]

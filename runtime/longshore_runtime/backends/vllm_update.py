@@ -1,4 +1,4 @@
-"""Load new weights into a running vLLM, part by part: functions that run in its workers, by `collective_rpc`.
+"""Load new weights, or an adapter, into a running vLLM, part by part: runs in its workers, by `collective_rpc`.
 
 vLLM's own `reload_weights` wants all weights in one call, which would ship a whole model through its message queue.
 A layer is replaced when all of its parameters have come, in whichever buckets.
@@ -10,22 +10,31 @@ from typing import Any
 import torch
 from vllm.config import set_current_vllm_config
 
+from longshore.api.training import Lora
 from longshore_runtime.backends.broadcast import Broadcast
 from longshore_runtime.backends.shared_buffer import free_gpu_memory, open_buffer
+from longshore_runtime.backends.vllm_lora import AdapterUpdate
 from longshore_runtime.backends.vllm_renewal import Renewal
 from longshore_runtime.backends.weight_sender import Assembly, read, receive
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, BufferHandle, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Slice
 
 
-def begin_update(worker: Any, channel: BroadcastGroup | None = None) -> None:
-    """Prepare every layer for new weights; with a `channel`, they come by broadcast."""
+def begin_update(worker: Any, channel: BroadcastGroup | None = None, lora: Lora | None = None, number: int = 0) -> None:
+    """Prepare every layer for new weights; with a `channel`, they come by broadcast.
+
+    With `lora`, they are those of an adapter, which an engine knows by its number.
+    """
     sources = _Sources(worker.device)
     if channel is not None:
         sources.join(channel, worker.rank)
     worker.longshore_sources = sources
     with set_current_vllm_config(worker.vllm_config):
-        worker.longshore_renewal = Renewal(worker.model_runner.get_model())
+        worker.longshore_update = (
+            Renewal(worker.model_runner.get_model(), worker.model_config)
+            if lora is None
+            else AdapterUpdate(worker, lora, number)
+        )
 
 
 def load_arrays(worker: Any, bucket: Bucket) -> None:
@@ -46,13 +55,13 @@ def load_shared(worker: Any, bucket: SharedBucket) -> None:
 
 
 def finish_update(worker: Any) -> list[str]:
-    """Finish the update, and release the trainer's memory; return the names of layers that kept old weights.
+    """Finish the update, and release the trainer's memory; return the names of layers that do not compute with it.
 
     A layer that lacked parameters holds values of no meaning until the next update.
     """
     with set_current_vllm_config(worker.vllm_config):
-        old = worker.longshore_renewal.finish(worker.model_config)
-    del worker.longshore_sources, worker.longshore_renewal
+        old = worker.longshore_update.finish()
+    del worker.longshore_sources, worker.longshore_update
     free_gpu_memory()
     return list(old)
 
@@ -75,7 +84,7 @@ def _shared(sources: "_Sources", part: BucketPart, rank: int) -> Iterator[tuple[
 
 def _load(worker: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
     with set_current_vllm_config(worker.vllm_config):
-        worker.model_runner.get_model().load_weights(named)
+        worker.longshore_update.load(named)
 
 
 class _PartialParameter(torch.Tensor):

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from longshore.api.model import BuiltinTask, Data, Model
+from longshore.api.training import Lora
 from longshore.api.warm_start import WarmStart
 from longshore.checks.model_files import config_of, weight_files
 from longshore.checks.rows import value_at
@@ -16,6 +17,10 @@ from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
 
 MODEL: Final = "model"
+BASE: Final = "base"
+"""Model that an adapter changes: the initial one, after its warm start."""
+TRAINED: Final = "trained"
+"""What is trained: an adapter, or all weights."""
 TOKENIZER: Final = "tokenizer"
 WARM_START: Final = "warmStart"
 _OF_NO_EFFECT: Final = frozenset({"_name_or_path", "transformers_version"})
@@ -61,6 +66,17 @@ def warm_start_origin(settings: WarmStart, task: BuiltinTask | None) -> Origin:
     shown = task if settings.data is None else settings.data.path or settings.data.hub
     fingerprint = json.dumps([settings.model_dump(mode="json"), task])
     return Origin("algorithm.warmStart", f"{settings.steps} steps on {shown}", fingerprint)
+
+
+def base_origin(model: Origin, directory: Path) -> Origin:
+    """Return the origin of the model that an adapter changes, in whose values it depends also on roundings."""
+    return replace(model, fingerprint=_model_fingerprint(directory))
+
+
+def trained_origin(lora: Lora | None) -> Origin:
+    """Return what is trained as an origin, because checkpoints hold nothing else."""
+    name = "unset" if lora is None else str(lora)
+    return Origin("trainer.lora", name, name)
 
 
 def tokenizer_origin(model: Origin, tokenizer: Any) -> Origin:

@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
-        """Directory of the weights, which transformers and vLLM can load."""
+        """Directory of the weights, which transformers and vLLM can load, or of an adapter, which PEFT can."""
         return self.path / TRAINER_DIR
 
     def state(self) -> dict[str, Any]:

@@ -39,6 +39,27 @@ _ROUND: Final[Mapping[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
     "BF16": _bfloat16,
     "F16": _float16,
 }
+
+
+def rounded(values: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """Return values in a type of safetensors; raises ValueError for one that weights in training do not have."""
+    _require_float(dtype)
+    return _ROUND[dtype](values) if dtype in _ROUND else values
+
+
+def as_float32(content: bytes, dtype: str) -> npt.NDArray[np.float32]:
+    """Undo `rounded`, up to the rounding: return the values in a part of a file."""
+    _require_float(dtype)
+    if dtype == "BF16":
+        return (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(content, "<f2" if dtype == "F16" else "<f4").astype(np.float32)
+
+
+def _require_float(dtype: str) -> None:
+    if dtype not in _IN_CONFIGURATION:
+        raise ValueError(f"weights of type {dtype} cannot be merged with an adapter")
+
+
 _IN_CONFIGURATION: Final = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 

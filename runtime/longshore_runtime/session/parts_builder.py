@@ -33,15 +33,19 @@ from longshore.policy.strategies import round_policy
 from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.model_export import BaseModel, ModelExport
 from longshore_runtime.checkpoints.origin import (
+    BASE,
     MODEL,
     TOKENIZER,
+    TRAINED,
     WARM_START,
     Origin,
+    base_origin,
     model_origin,
     prompt_origins,
     tokenizer_origin,
+    trained_origin,
     warm_start_origin,
 )
 from longshore_runtime.checkpoints.store import CheckpointStore
@@ -152,7 +156,7 @@ class PartsBuilder:
         )
         directory = self._storage.resolve(inputs.model.path or "")
         of_model = model_origin(inputs.model, inputs.repository, directory)
-        self._require_origins({MODEL: of_model})
+        self._require_origins({MODEL: of_model, TRAINED: trained_origin(spec.trainer.lora)})
         if algorithm.warm_start is not None:
             self._require_origins({WARM_START: warm_start_origin(algorithm.warm_start, spec.data.builtin)})
         self.model = initial_model(inputs.model, algorithm.seed, placement(0))
@@ -175,13 +179,14 @@ class PartsBuilder:
             check_objective(algorithm.objective, self._trainer_places()[0], self._require_pods)
         stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
         starting = self._engines(stop_tokens) if self._starts_engines_early else None
-        model = (
-            self.model if algorithm.warm_start is None else self._warm_started(algorithm.warm_start, inputs, tokenizer)
-        )
+        if algorithm.warm_start is not None:
+            self.model = self._warm_started(algorithm.warm_start, inputs, tokenizer)
+        if spec.trainer.lora is not None:
+            self._require_origins({BASE: base_origin(of_model, self._storage.resolve(self.model))})
         self._wait_for_rewards(rewards)
         environments = self._environments(tokenizer, prompts) if spec.environments else None
         self._begin(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model, starting or self._engines(stop_tokens))
+        engines, trainers = self._engines_and_trainers(self.model, starting or self._engines(stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
             spec.rollout,
@@ -227,6 +232,9 @@ class PartsBuilder:
         return ModelExport(
             TrainedChat((chat.template if chat is not None else None) or "", stop_tokens),
             TensorTypes() if is_float32 else TensorTypes.of(self._storage.resolve(self.model)),
+            None
+            if self._spec.trainer.lora is None
+            else BaseModel(self._storage.resolve(self.model), self._spec.model.hub or self.model),
         )
 
     def _begin(self, activity: RuntimeActivity) -> None:
@@ -244,10 +252,12 @@ class PartsBuilder:
     def _starts_engines_early(self) -> bool:
         """Whether engines start beside the warm start: they get its weights later, like those of every step.
 
-        On GPUs they wait for judges to take their share of the memory.
+        On GPUs they wait for judges to take their share of the memory. With LoRA they get an adapter and nothing else,
+        and so need the files of the warm start.
         """
         spec = self._spec
-        return spec.algorithm.warm_start is not None and not spec.workers.has_accelerator
+        is_early = not spec.workers.has_accelerator and spec.trainer.lora is None
+        return spec.algorithm.warm_start is not None and is_early
 
     def _warm_started(self, settings: WarmStart, inputs: JobInputs, tokenizer: Any) -> str:
         """Return the directory of the model after its warm start, which trainers of their own make if it is not there.
@@ -411,6 +421,7 @@ class PartsBuilder:
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
             stop_tokens=stop_tokens,
+            lora=self._spec.trainer.lora,
             tokenizer=self.model,
         )
         output, notify = self._storage.output, self._recorder.notice

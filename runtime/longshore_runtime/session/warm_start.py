@@ -59,7 +59,10 @@ def trainer_spec(
     trainer: TrainerSettings,
     recompute_needs: Mapping[Recompute, float] | None = None,
 ) -> TrainerSpec:
-    """Return the spec of trainers that imitate: those of the job with another loss and another learning rate."""
+    """Return the spec of trainers that imitate: those of the job with another loss and another learning rate.
+
+    They train all weights, because the result is the base of an adapter, if the job trains one.
+    """
     imitating = algorithm.model_copy(
         update={
             "objective": Imitation(aggregation=settings.aggregation),
@@ -68,11 +71,13 @@ def trainer_spec(
             "warmup_steps": settings.warmup_steps,
             "min_learning_rate_ratio": _FINAL_RATE_SHARE,
             "kl_coefficient": 0.0,
+            "entropy_coefficient": 0.0,
             "temperature": 1.0,
             "rollout_correction": None,
         }
     )
-    return TrainerSpec.of(imitating, trainer, settings.steps, is_colocated=False, recompute_needs=recompute_needs)
+    whole = trainer.model_copy(update={"lora": None})
+    return TrainerSpec.of(imitating, whole, settings.steps, is_colocated=False, recompute_needs=recompute_needs)
 
 
 def cache_key(origin: Origin, spec: TrainerSpec) -> str:

@@ -7,7 +7,7 @@ from tests.contract.trainers.ranks import leave_world, stop_kept_ranks
 from tests.contract.trainers.replicas import Kind
 
 
-@pytest.fixture(params=["fake", "torch", "megatron"])
+@pytest.fixture(params=["fake", "torch", "lora", "megatron"])
 def kind(request: pytest.FixtureRequest, model: Path) -> Kind:
     """Every kind of trainer."""
     return Kind(request.param, model)

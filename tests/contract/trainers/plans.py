@@ -117,7 +117,7 @@ def plain(model: Path, options: TrainerOptions = SOME_CLIPPED) -> Trained:
         norms = []
         for batch in BATCHES:
             optimizer.zero_grad()
-            total = torch.stack([_loss(policy, initial, sample, options) for sample in batch]).sum()
+            total = torch.stack([sample_loss(policy, initial, sample, options) for sample in batch]).sum()
             torch.autograd.backward(total / count_tokens(batch))
             gradients = gradients or {name: p.grad.numpy().copy() for name, p in policy.named_parameters()}
             norms.append(float(torch.nn.utils.clip_grad_norm_(policy.parameters(), options.max_grad_norm)))
@@ -136,15 +136,15 @@ def _torch_schedule(optimizer: torch.optim.Optimizer, options: TrainerOptions) -
     return lr_scheduler.SequentialLR(optimizer, [warm_up, falling], milestones=[rising - 1])
 
 
-def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) -> Tensor:
-    new, rollout = _log_probs(policy, sample, options.temperature), torch.tensor(sample.trajectory.log_probs)
+def sample_loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) -> Tensor:
+    new, rollout = token_log_probs(policy, sample, options.temperature), torch.tensor(sample.trajectory.log_probs)
     old, weight = rollout, 1.0
     if options.rollout_correction is not None:
         old = new.detach() if sample.old_log_probs is None else torch.tensor(sample.old_log_probs)
         product = (old - rollout).sum().clamp(-20.0, 20.0).exp().item()  # Bounds of verl's.
         weight = 0.0 if product > 3.0 else min(product, options.rollout_correction.rollout_is_threshold)
     with torch.no_grad():
-        start = _log_probs(initial, sample, options.temperature)
+        start = token_log_probs(initial, sample, options.temperature)
     ratio, advantage = (new - old).exp(), sample.advantage
     low, high = clips(options)
     gain = torch.minimum(ratio * advantage, ratio.clip(1 - low, 1 + high) * advantage)
@@ -152,7 +152,7 @@ def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) ->
     return (options.kl_coefficient * penalty - weight * gain).sum()
 
 
-def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
+def token_log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
     first, tokens = len(sample.prompt_tokens), torch.tensor([[*sample.prompt_tokens, *sample.trajectory.tokens]])
     everywhere = torch.log_softmax(model(tokens).logits[0] / temperature, dim=-1)
     places = torch.arange(first, tokens.shape[1])

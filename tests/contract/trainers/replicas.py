@@ -9,6 +9,7 @@ import numpy as np
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.objectives.objective import ClippedObjective
 from longshore.api.objectives.registry import OBJECTIVES
+from longshore.api.training import Lora
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -41,6 +42,7 @@ OPTIONS = TrainerOptions(
     max_tokens_per_micro_batch=64,
     seed=0,
 )
+LORA = Lora(rank=4, alpha=8)
 
 
 class SeenMeter(WorkMeter):
@@ -85,6 +87,8 @@ class Kind:
             from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
             return MegatronTrainer(self.model, options, world, sizes, meter=meter)
+        if self.name == "lora":
+            options = replace(options, lora=LORA)
         return TorchTrainer(self.model, options, world, sizes, meter)
 
     @property

@@ -169,3 +169,20 @@ def test_the_language_model_says_whether_its_embeddings_are_tied(config: dict[st
     size = ModelSize.of(config, 1)
     assert size is not None
     assert size.is_tied == is_tied
+
+
+def test_an_adapter_costs_16_bytes_and_a_frozen_weight_two(model: ModelSize) -> None:
+    lora = {"fsdpSize": 1, "lora": {"rank": 16}}
+    adapter = 16 * 28 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    need = trainer_need(spec(trainer=lora, algorithm={"klCoefficient": 0.1}), model)
+    held = {name: need.parts.get(name, 0.0) for name in ("frozen weights", "weights", "gradients", "reference")}
+    assert held == {
+        "frozen weights": 2 * NUM_PARAMETERS,
+        "weights": 4 * adapter,
+        "gradients": 4 * adapter,
+        "reference": 0,
+    }
+    whole = trainer_need(spec(trainer={"fsdpSize": 1}), model)
+    assert need.total_bytes < whole.total_bytes / 3
+    some = spec(trainer={"fsdpSize": 1, "lora": {"rank": 16, "targetModules": ["q_proj", "self_attn.v_proj"]}})
+    assert trainer_need(some, model).parts["weights"] == 4 * 16 * 28 * (2 * 3584 + 3584 + 512)

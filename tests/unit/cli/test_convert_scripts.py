@@ -158,7 +158,7 @@ def test_an_adapter_is_reported_in_whatever_form_it_is_given(write: Write, value
     assert found.left_out["peft_config"] == "every weight is trained, and no adapter"
     assert "peft_config" in converted(write("GRPOTrainer('a/b', 'm.f', peft_config=None)\n")).same
     nested = converted(write("GRPOTrainer('a/b', 'm.f')\n"), "peft_config={r:16}")
-    assert nested.left_out["peft_config.r"] == "every weight is trained, and no adapter"
+    assert "peft_config.r" not in nested.left_out
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,6 @@ def test_nothing_is_held_out_where_trl_does_not_evaluate() -> None:
     ("given", "message"),
     [
         ({"weight_decay": 0.1}, "spec.algorithm.weightDecay"),
-        ({"use_peft": True}, "was chosen for an adapter"),
         ({"peft_config": "LoraConfig(r=16)"}, "was chosen for an adapter"),
         ({"save_steps": 50}, "spec.checkpoint.keep"),
     ],
@@ -148,9 +147,23 @@ def test_what_a_person_must_look_at_is_said(given: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
+    ("given", "lora"),
+    [
+        ({"use_peft": True}, {"rank": 16, "alpha": 32, "targetModules": ["q_proj", "v_proj"]}),
+        ({"use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}, {"rank": 4, "alpha": 32}),
+        ({"peft_config.r": 8, "peft_config.target_modules": ["up_proj"]},
+         {"rank": 8, "alpha": 8, "targetModules": ["up_proj"]}),
+    ],
+)  # fmt: skip
+def test_an_adapter_of_peft_is_trained_as_one_of_the_same_size(given: dict[str, Any], lora: dict[str, Any]) -> None:
+    assert spec(trl(**given))["trainer"]["lora"] == lora
+    assert "lora" not in spec(trl(lora_r=8)).get("trainer", {})
+
+
+@pytest.mark.parametrize(
     "key",
     ["attn_implementation", "model_init_kwargs.attn_implementation",
-     "per_device_eval_batch_size", "eval_accumulation_steps", "ref_model_sync_steps", "entropy_target", "lora_r",
+     "per_device_eval_batch_size", "eval_accumulation_steps", "ref_model_sync_steps", "entropy_target",
      "max_tool_calling_iterations"],
 )  # fmt: skip
 def test_what_belongs_to_features_that_are_off_has_no_part_in_what_is_learned(key: str) -> None:

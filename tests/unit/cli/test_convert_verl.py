@@ -261,12 +261,22 @@ def test_no_prompts_are_held_out_where_nothing_is_evaluated() -> None:
 
 
 @pytest.mark.parametrize("key", ["actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"])
-def test_an_adapter_leaves_its_learning_rate_to_a_person(key: str) -> None:
-    found = convert(VERL, VERL_RUN | {key: 32, "actor_rollout_ref.actor.optim.lr": 1e-5}, FIXED)
+def test_an_adapter_is_trained_as_one_of_the_same_size(key: str) -> None:
+    model = "actor_rollout_ref.model"
+    found = convert(VERL, VERL_RUN | {key: 32, f"{model}.target_modules": ["q_proj", "k_proj"]}, FIXED)
+    assert spec(found)["trainer"]["lora"] == {"rank": 32, "alpha": 16, "targetModules": ["q_proj", "k_proj"]}
+    every = convert(VERL, VERL_RUN | {key: 8, f"{model}.target_modules": "all-linear"}, FIXED)
+    assert spec(every)["trainer"]["lora"] == {"rank": 8, "alpha": 16}
+    without = convert(VERL, VERL_RUN | {key: 0}, FIXED)
+    assert key in without.same and "lora" not in spec(without)["trainer"]
+
+
+def test_megatron_trains_every_weight_at_a_rate_for_a_person_to_choose() -> None:
+    key = "actor_rollout_ref.model.lora.rank"
+    rate = "actor_rollout_ref.actor.optim.lr"
+    found = convert(VERL, VERL_RUN | {key: 32, rate: 1e-5, "actor_rollout_ref.actor.strategy": "megatron"}, FIXED)
     assert found.left_out[key] == "every weight is trained, and no adapter"
     assert any("learningRate: 1e-05 was chosen for an adapter" in one for one in found.to_do)
-    without = convert(VERL, VERL_RUN | {key: 0}, FIXED)
-    assert key in without.same and not any("adapter" in one for one in without.to_do)
 
 
 def test_a_least_learning_rate_is_a_share_of_the_largest() -> None:

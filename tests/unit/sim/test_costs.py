@@ -147,3 +147,12 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         gpu_named("TPU")
     with pytest.raises(ValueError, match=r"model Lama is not known; choose one of Qwen2\.5-14B"):
         model_named("Lama")
+
+
+def test_an_adapter_costs_little_beside_passes_over_frozen_weights() -> None:
+    lora = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"], lora_rank=32)
+    assert lora.num_trained == pytest.approx(80e6, rel=0.2), "rank times both sides of every linear layer"
+    assert lora.train_s(1000, 1, 0) == pytest.approx(2 / 3 * COSTS.train_s(1000, 1, 0))
+    assert lora.optimizer_s(1, 1) < COSTS.optimizer_s(1, 1) / 50
+    assert lora.publish_s(1) < COSTS.publish_s(1)
+    assert lora.to_rollout_s(1) < lora.to_training_s(1) < COSTS.to_training_s(1)

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from longshore_cli.convert import left_to_do
+from longshore_cli.convert import adapters, left_to_do
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.trl.objective import ALGORITHM, num_updates
 
@@ -61,10 +61,32 @@ def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({} if norm is None else {f"{ALGORITHM}.maxGradNorm": norm or _NO_CLIP})
 
 
-@entry(["use_peft", "peft_config", "peft_config.*"], [], "false: every weight is trained, and no adapter")
+_PEFT: Final = "peft_config"
+_USUAL_TARGETS: Final = ["q_proj", "v_proj"]
+"""Layers that PEFT adapts in most models where nothing is said."""
+_UNUSED: Final = ("lora_dropout", "use_dora", "use_rslora")
+
+
+@entry(
+    ["use_peft", _PEFT, f"{_PEFT}.*", "lora_r", "lora_alpha", "lora_target_modules"],
+    adapters.FIELDS,
+    "without them, every weight is trained; an adapter has no dropout",
+    lora_r=16,
+    lora_alpha=32,
+)
 def adapter(settings: ForeignSettings) -> EntryOutcome:
-    keys = [key for key in settings.given if key == "use_peft" or key.startswith("peft_config")]
-    return left_to_do.adapter([key for key in keys if settings.plain(key)], settings[_RATE])
+    config = settings.below(_PEFT)
+    if config.get("r"):
+        lost = {f"{_PEFT}.{name}": "an adapter has none" for name in _UNUSED if config.get(name)}
+        targets = config.get("target_modules") or _USUAL_TARGETS
+        return adapters.lora(config["r"], config.get("lora_alpha", 8), targets, f"{_PEFT}.target_modules", lost)
+    if not config and settings.flag("use_peft"):
+        rank, alpha = settings.wanted("lora_r", "an adapter has a rank"), settings.number("lora_alpha") or 32
+        lost = {name: "an adapter has none" for name in _UNUSED if settings[name]}
+        targets = list(settings.texts("lora_target_modules")) or _USUAL_TARGETS
+        return adapters.lora(rank, alpha, targets, "lora_target_modules", lost)
+    unknown = [_PEFT, *(f"{_PEFT}.{name}" for name in config)]
+    return adapters.no_lora([key for key in unknown if settings.plain(key)], settings[_RATE])
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from longshore_cli.convert import left_to_do
+from longshore_cli.convert import adapters, left_to_do
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.verl.objective import prompts_per_step, steps
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM
@@ -108,11 +108,23 @@ def weight_decay(settings: ForeignSettings) -> EntryOutcome:
 
 
 _RANKS: Final = (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
+_ALPHAS: Final = (f"{MODEL}.lora_alpha", f"{MODEL}.lora.alpha")
+_TARGETS: Final = f"{MODEL}.target_modules"
+_EXCLUDED: Final = f"{MODEL}.exclude_modules"
 
 
-@entry(_RANKS, [], "0: every weight is trained, and no adapter")
+@entry(
+    [*_RANKS, *_ALPHAS, _TARGETS, _EXCLUDED],
+    adapters.FIELDS,
+    "rank 0: every weight is trained, and no adapter; so it is with Megatron",
+)
 def adapter(settings: ForeignSettings) -> EntryOutcome:
-    return left_to_do.adapter([key for key in _RANKS if settings.count(key)], settings[_RATE])
+    ranks = {key: rank for key in _RANKS if (rank := settings.count(key))}
+    if not ranks or uses_megatron(settings):
+        return adapters.no_lora(ranks, settings[_RATE])
+    alpha = next((alpha for key in _ALPHAS if (alpha := settings.number(key)) is not None), 16)
+    lost = {_EXCLUDED: "targetModules names the layers that are adapted"} if settings[_EXCLUDED] else {}
+    return adapters.lora(next(iter(ranks.values())), alpha, settings[_TARGETS] or "all-linear", _TARGETS, lost)
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (

@@ -15,14 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from longshore.checks.model_files import INDEX, weight_files
+from longshore.checks.model_files import INDEX, TOKENIZER_FILES, weight_files
 from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
-
-TOKENIZER_FILES = (
-    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "chat_template*", "*.model",
-    "*.tiktoken", "tekken.json", "tokenization_*.py",
-)  # fmt: skip
-
 
 ALL_ROWS: Final = slice(None)
 _FILE_BYTES: Final = 2 * 10**9

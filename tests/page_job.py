@@ -166,7 +166,7 @@ def record(step: int, chance: random.Random) -> RoundRecord:
     trained_s, published_s = sampled_s + 2.0, sampled_s + 2.6
     groups = tuple(AcceptedGroup(draw, tuple(range(_RESPONSES))) for draw in accepted)
     learned = min(1.0, 0.25 + 0.5 * step / 40)
-    places = tuple(LanePlace(gpu, gpu // 2, Component.WORKER, (gpu % 2,)) for gpu in range(NUM_GPUS))
+    places = tuple(LanePlace(gpu, (gpu // 2,), Component.WORKER, (gpu % 2,)) for gpu in range(NUM_GPUS))
     passes = tuple(TrainerPass(replica, sampled_s, 2.0) for replica in range(NUM_GPUS))
     return round_record(
         RoundFacts(

@@ -11,6 +11,7 @@ from longshore.api.reasons import EventReason, RegroupUnavailableReason, Repurpo
 from longshore.api.rollout import Parallelism, RepurposeTrigger
 from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundSummary
 from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.shapes import engine_pods, is_possible, replica_pods
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.status import Assignment, Baseline, ConditionType, Overlay, PlannerStatus, RLJobStatus
 from longshore.policy.parallelism_planner import ParallelismPlanner, RolloutProfile, best_sizes
@@ -23,7 +24,6 @@ from longshore.policy.scale_down import (
     pick_pods,
     unavailable_reason,
 )
-from longshore.policy.shapes import replica_pods
 from longshore.policy.strategies import round_kinds, usual_period
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.plan import Event, Fact, Outcome
@@ -119,7 +119,7 @@ def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
     is_stale = (
         engine.parallelism is not Parallelism.ADAPTIVE
         or not baseline.tp_sizes.keys() <= set(round_kinds(spec.rollout.strategy))
-        or any(spec.workers.gpus_per_pod % size for size in baseline.tp_sizes.values())
+        or len(_possible(spec, baseline.tp_sizes.values())) < len(set(baseline.tp_sizes.values()))
     )
     return "the spec changed" if baseline.tp_sizes and is_stale else ""
 
@@ -169,7 +169,8 @@ def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, r
 
 def _possible(spec: RLJobSpec, tp_sizes: Iterable[int]) -> list[int]:
     """Return the sizes that suit the model and today's pods."""
-    return sorted(size for size in set(tp_sizes) if size > 0 and spec.workers.gpus_per_pod % size == 0)
+    gpus, num_pods = spec.workers.gpus_per_pod, spec.workers.replicas
+    return sorted(size for size in set(tp_sizes) if size > 0 and is_possible(gpus, num_pods, size))
 
 
 def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
@@ -191,14 +192,14 @@ def _planner(
     period = usual_period(spec.rollout, spec.algorithm.prompts_per_step)
     default = best_sizes(profile, given, allowed, period) if profile is not None else given
     expected = _expected_preemptions(profile, default)
-    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected, period)
+    planner = ParallelismPlanner(default, allowed, profile, expected, period)
     if before is None or not before.state:
         return planner, ()
     try:
         planner.load_state(before.state)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"the history of rounds up to {before.round} cannot be read and starts again: {error!r}"
-        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected, period)
+        fresh = ParallelismPlanner(default, allowed, profile, expected, period)
         return fresh, (Event("Warning", EventReason.PLANNER_RESET, message, key=f"planner-{before.round}"),)
     return planner, ()
 
@@ -238,9 +239,10 @@ def _overlay(
     decision = decide(
         this_round.fraction_finished,
         _loads(spec, runtime),
-        replica_pods(spec),
+        replica_pods(spec.workers, spec.trainer),
         this_round.load.projected_kv_peak_tokens,
         None if repurposing.trigger is RepurposeTrigger.FIXED else AdaptiveRule(benefit),
+        engine_pods(spec.workers, runtime.tp_size or spec.rollout.engine.tensor_parallel_size),
     )
     if not isinstance(decision, ScaleDown):
         return None, ""
@@ -282,7 +284,9 @@ def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | No
         return Fact(True, RepurposeUnavailableReason.DISAGGREGATED, message)
     workers = spec.workers
     pods = [MilestonePodLoad(pod, max(1, workers.gpus_per_pod), 1, 0) for pod in range(workers.replicas)]
-    if pick_pods(pods, replica_pods(spec)):
+    if pick_pods(
+        pods, replica_pods(spec.workers, spec.trainer), engine_pods(workers, spec.rollout.engine.tensor_parallel_size)
+    ):
         return _costs_more(runtime) if spec.rollout.repurposing.trigger is RepurposeTrigger.ADAPTIVE else None
     message = f"spec.workers: {unavailable_reason(pods)}; every pod samples until the round ends"
     return Fact(True, RepurposeUnavailableReason.NO_POD_TO_SPARE, message)

@@ -67,7 +67,9 @@ def worker_groups(
 def judge_processes(reward: Reward, workers: Workers) -> list[ActorPlacement]:
     """Return one process for every engine GPU, with all judges that run there."""
     limit = memory_limit(reward.functions)
-    return [placement(place.worker, gpus=place.gpus, environment=limit) for place in engine_places(workers, tp_size=1)]
+    return [
+        placement(place.worker, gpus=place.gpus, environment=limit) for (place,) in engine_places(workers, tp_size=1)
+    ]
 
 
 def _place(process: ActorPlacement) -> WorkerPlace:

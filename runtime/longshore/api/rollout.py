@@ -164,7 +164,7 @@ class RepurposingSettings(ApiModel):
 
 
 class EngineSettings(ApiModel):
-    """Inference engines. Each is one tensor-parallel group inside one pod."""
+    """Inference engines. Each is one tensor-parallel group."""
 
     backend: EngineBackend = EngineBackend.VLLM
     """Inference engine. Fake: a deterministic engine without a model, for tests."""

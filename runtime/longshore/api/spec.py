@@ -20,6 +20,7 @@ from longshore.api.reward import Reward
 from longshore.api.rollout import Rollout, WeightTransfer
 from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, Rule, belongs, have_different_names
 from longshore.api.scheduling import Scheduling
+from longshore.api.shapes import all_parts
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
 
@@ -49,12 +50,13 @@ _NUM_PODS: Final = (
     " + self.environments.map(one, one.pods.count).sum()"
 )
 _TRAINING_GPUS: Final = "self.?trainerWorkers.?gpusPerPod.orValue(self.workers.gpusPerPod)"
-_TRAINING_PODS: Final = (
-    "self.?trainerWorkers.?replicas.orValue(self.workers.?minReplicas.orValue(self.workers.replicas))"
-)
+_LEAST_WORKERS: Final = "self.workers.?minReplicas.orValue(self.workers.replicas)"
+_TRAINING_PODS: Final = f"self.?trainerWorkers.?replicas.orValue({_LEAST_WORKERS})"
+_MOST_TRAINING_PODS: Final = "self.?trainerWorkers.?replicas.orValue(self.workers.replicas)"
 _MEGATRON_RANKS: Final = (
     "(self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize)"
 )
+_RANKS: Final = f"({_MEGATRON_RANKS} * self.trainer.fsdpSize)"
 _HANDOVER: Final = (
     "self.rollout.?handover.orValue(self.rollout.strategy == 'GroupPipeline' ? 'Pipelined' : 'AfterRound')"
 )
@@ -69,6 +71,18 @@ _MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/opera
 def _frozen(field: str, is_same: str) -> Rule:
     message = f"{field} {CHANGES_WHILE_SUSPENDED}: run `longshore suspend` or set suspend to true first"
     return Rule(field, f"oldSelf.suspend || {is_same}", message)
+
+
+_MUST_FILL: Final = (
+    "must divide gpusPerPod, or be a multiple of it that replicas and minReplicas of these pods hold whole: choose "
+    "another size or number of pods"
+)
+
+
+def _fill(size: str, gpus: str, *num_pods: str) -> str:
+    """Return the expression that engines or replicas of a size fill pods of so many GPUs (`shapes.is_possible`)."""
+    whole = " && ".join(f"{count} % ({size} / {gpus}) == 0" for count in num_pods)
+    return f"{gpus} % {size} == 0 || {gpus} > 0 && {size} % {gpus} == 0 && {whole}"
 
 
 _RULES: Final = (
@@ -183,19 +197,21 @@ _RULES: Final = (
     ),
     Rule(
         "trainer.tensorParallelSize",
-        f"{_TRAINING_GPUS} % {_MEGATRON_RANKS} == 0",
-        "tensorParallelSize * pipelineParallelSize * contextParallelSize must divide gpusPerPod of training pods, "
-        "since a replica lies inside one pod: choose smaller sizes",
+        f"{_TRAINING_GPUS} % self.trainer.tensorParallelSize == 0 && ("
+        + _fill(_MEGATRON_RANKS, _TRAINING_GPUS, _MOST_TRAINING_PODS, _TRAINING_PODS)
+        + ")",
+        "tensorParallelSize must divide gpusPerPod of the pods that train, and tensorParallelSize * "
+        f"pipelineParallelSize * contextParallelSize {_MUST_FILL}",
     ),
     Rule(
         "trainer.fsdpSize",
-        f"{_TRAINING_GPUS} % self.trainer.fsdpSize == 0",
-        "fsdpSize must divide gpusPerPod of the pods that train, since a replica lies inside one pod: choose a divisor",
+        _fill("self.trainer.fsdpSize", _TRAINING_GPUS, _MOST_TRAINING_PODS, _TRAINING_PODS),
+        f"fsdpSize {_MUST_FILL}",
     ),
     Rule(
         "trainer.dataParallelSize",
-        f"!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= {_TRAINING_PODS} * "
-        f"({_TRAINING_GPUS} > 0 ? {_TRAINING_GPUS} / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
+        f"!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= ({_TRAINING_GPUS} == 0 ? "
+        f"{_TRAINING_PODS} : {_TRAINING_PODS} * {_TRAINING_GPUS} / {_RANKS})",
         "dataParallelSize exceeds the replicas that the pods that train hold, of an elastic job its minReplicas (one "
         "per pod where they have no GPUs): lower it",
     ),
@@ -367,5 +383,4 @@ class RLJobSpec(ApiModel, rules=_RULES):
     @property
     def max_trainer_replicas(self) -> int:
         """Data-parallel replicas that the training pods have room for; one each where they have no GPUs."""
-        pods = self.training_pods
-        return pods.replicas * (pods.gpus_per_pod // self.trainer.ranks_per_replica if pods.gpus_per_pod else 1)
+        return len(all_parts(self.training_pods, self.trainer.ranks_per_replica))

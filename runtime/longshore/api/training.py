@@ -86,15 +86,16 @@ class TrainerSettings(ApiModel, rules=_RULES):
     backend: TrainerBackend = TrainerBackend.TORCH
     """Training library. Torch: PyTorch with causal language models of Hugging Face, sharded with fsdpSize. Megatron:
     Megatron-core with Llama, Qwen2 and Qwen3. Fake: arithmetic without a model, for tests."""
-    fsdp_size: int = Field(default=1, ge=1, le=16)
+    fsdp_size: int = Field(default=1, ge=1, le=1_024)
     """Number of GPUs over which weights, gradients and optimizer state are sharded, with backend Torch (processes in
-    pods without GPUs). 1: every GPU holds the whole model."""
+    pods without GPUs). It divides gpusPerPod or is a multiple of it: then a replica has several whole pods. 1: every
+    GPU holds the whole model."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Number of GPUs over which every layer is split, with backend Megatron. The product of the three sizes must fit
-    inside one pod."""
-    pipeline_parallel_size: int = Field(default=1, ge=1, le=16)
+    """Number of GPUs of one pod over which every layer is split, with backend Megatron. The product of the three sizes
+    divides gpusPerPod or is a multiple of it: then a replica has several whole pods."""
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=1_024)
     """Number of stages of consecutive layers, each on separate GPUs, with backend Megatron."""
-    context_parallel_size: int = Field(default=1, ge=1, le=16)
+    context_parallel_size: int = Field(default=1, ge=1, le=1_024)
     """Number of GPUs over which the tokens of every response are spread, with backend Megatron."""
     data_parallel_size: int | None = Field(default=None, ge=1, le=65_536)
     """Number of trainer replicas. Unset: as many as the pods hold."""

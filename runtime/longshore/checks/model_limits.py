@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from longshore.api.rollout import EngineBackend, EngineSettings
+from longshore.api.shapes import is_possible
 
 CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes for which vLLM 0.32 has attention kernels on the CPU (`CPUAttentionBackend.get_supported_head_sizes`)."""
@@ -73,10 +74,15 @@ def splits(config: Mapping[str, Any], tp_size: int) -> bool:
     return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)
 
 
-def possible_tp_sizes(config: Mapping[str, Any], gpus_per_pod: int, configured: int) -> tuple[int, ...]:
-    """Return sizes that fill a pod and divide the model, in rising order: powers of two, and what is configured."""
-    sizes = {1 << power for power in range(gpus_per_pod.bit_length())} | {configured}
-    return tuple(sorted(size for size in sizes if gpus_per_pod % size == 0 and splits(config, size)))
+def possible_tp_sizes(config: Mapping[str, Any], gpus_per_pod: int, num_pods: int, configured: int) -> tuple[int, ...]:
+    """Return sizes that engines can have, in rising order: those that fill the pods and divide the model as vLLM does.
+
+    Powers of two up to a pod or to the configured size, and that size.
+    """
+    if gpus_per_pod == 0:
+        return (configured,)
+    sizes = {1 << power for power in range(max(gpus_per_pod, configured).bit_length())} | {configured}
+    return tuple(sorted(size for size in sizes if is_possible(gpus_per_pod, num_pods, size) and splits(config, size)))
 
 
 def _quantization_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
+from longshore.api.shapes import replica_parts
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
 from longshore.checks.memory import (
@@ -63,7 +64,7 @@ class _Pods:
 
     field: str
     workers: Workers
-    num_engines: int
+    num_engines: float
     num_ranks: int
     """Ranks of trainers."""
 
@@ -187,8 +188,10 @@ def _most_tokens(spec: RLJobSpec, model: ModelSize, pods: _Pods, limit: int) -> 
 def _training_pods(spec: RLJobSpec) -> _Pods:
     is_apart = spec.placement is Placement.DISAGGREGATED
     pods, trainer = spec.training_pods, spec.trainer
-    replicas = pods.gpus_per_pod // trainer.ranks_per_replica if pods.gpus_per_pod else 1
-    num_ranks = min(replicas, trainer.data_parallel_size or replicas) * trainer.ranks_per_replica
+    parts = (
+        part for parts in replica_parts(pods, trainer.data_parallel_size, trainer.ranks_per_replica) for part in parts
+    )
+    num_ranks = sum(len(part.slots) for part in parts if part.pod == 0)
     field = "trainerWorkers.resources.memory" if is_apart else "workers.resources.memory"
     return _Pods(field, pods, 0 if is_apart else _num_engines(spec), num_ranks)
 
@@ -197,8 +200,10 @@ def _rollout_pods(spec: RLJobSpec) -> _Pods:
     return _Pods("workers.resources.memory", spec.workers, _num_engines(spec), 0)
 
 
-def _num_engines(spec: RLJobSpec) -> int:
-    return max(1, spec.workers.gpus_per_pod // spec.rollout.engine.tensor_parallel_size)
+def _num_engines(spec: RLJobSpec) -> float:
+    """Return the number of engines of a pod; less than 1 where an engine lies in several."""
+    gpus, size = spec.workers.gpus_per_pod, spec.rollout.engine.tensor_parallel_size
+    return gpus / size if gpus else 1.0
 
 
 def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = False) -> Need:

@@ -109,7 +109,7 @@ class GatePrior:
         In a step every request gains a token, and there are no more gradients than for these. `picked`: pods that would
         leave; `running`: requests by engine. None: engines of this size were not measured, or nothing runs.
         """
-        rate, num_staying = self.rates.get(tp_size), sum(engine.pod not in picked for engine in load.engines)
+        rate, num_staying = self.rates.get(tp_size), sum(not set(engine.pods) & set(picked) for engine in load.engines)
         if rate is None or not running or not num_staying:
             return None
         held = sum(pod.num_tokens for pod in load.pods) / sum(running.values())
@@ -170,9 +170,10 @@ class BenefitGate:
         self, kind: RoundKind, load: MilestoneLoad, trainer_replicas: Sequence[frozenset[int]]
     ) -> Benefit | None:
         """Return the expected benefit at a milestone; None: no pod can go, or no step is over."""
-        picked = frozenset(pick_pods(load.pods, trainer_replicas))
+        engines = {engine.number: frozenset(engine.pods) for engine in load.engines}
+        picked = frozenset(pick_pods(load.pods, trainer_replicas, engines.values()))
         if not self._pace.leaving:
-            self._pace.leaving = frozenset(engine.number for engine in load.engines if engine.pod in picked)
+            self._pace.leaving = frozenset(number for number, pods in engines.items() if pods <= picked)
         if not picked:
             return None
         known, num_awake = self._kinds.get(kind), sum(replica <= picked for replica in trainer_replicas)

@@ -3,6 +3,7 @@
 An overlay names pods that train for the rest of one round of one attempt. It is carried out whole or refused whole.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from longshore.api.status import Overlay
@@ -20,8 +21,10 @@ class RoundState:
     """Pods that an overlay of this round has repurposed already."""
     rollout_pods: frozenset[int]
     """Pods with engines that sample."""
-    whole_replicas: frozenset[int]
-    """Pods all of whose trainer replicas lie inside one pod."""
+    trainer_replicas: tuple[frozenset[int], ...]
+    """Pods that each trainer replica spans."""
+    engines: tuple[frozenset[int], ...] = ()
+    """The same of each engine."""
 
 
 def refusal(overlay: Overlay, state: RoundState) -> str:
@@ -37,12 +40,15 @@ def refusal(overlay: Overlay, state: RoundState) -> str:
         return f"round {state.number} has repurposed pods {_listed(state.trainer_pods)} already"
     if unknown := pods - state.rollout_pods:
         return f"no engine samples in pods {_listed(unknown)}"
-    if split := pods - state.whole_replicas:
+    if split := pods.difference(*(replica for replica in state.trainer_replicas if replica <= pods)):
         return f"pods {_listed(split)} hold no whole trainer replica"
+    for one in (*state.trainer_replicas, *state.engines):
+        if one & pods and not one <= pods:
+            return f"pods {_listed(one)} move together, because an engine or a trainer replica lies in them"
     if pods >= state.rollout_pods:
         return "no pod would be left to sample"
     return ""
 
 
-def _listed(pods: "set[int] | tuple[int, ...]") -> str:
+def _listed(pods: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(pods)))

@@ -85,7 +85,6 @@ class ParallelismPlanner:
         self,
         default: Mapping[RoundKind, int],
         allowed: Iterable[int],
-        gpus_per_pod: int,
         profile: RolloutProfile | None = None,
         profiled_preemptions: Mapping[RoundKind, float] | None = None,
         period: Sequence[RoundKind] = (),
@@ -94,7 +93,7 @@ class ParallelismPlanner:
 
         Args:
             default: best size by the profile, for the kinds of round that the job has.
-            allowed: sizes that the model can be divided into.
+            allowed: sizes that fill the pods and that the model can be divided into.
             profiled_preemptions: preemptions per round at the default sizes, until rounds tell.
             period: rounds in their usual order until rounds tell; else each kind in turn.
 
@@ -102,7 +101,7 @@ class ParallelismPlanner:
             ValueError: the default is not possible, or the profile leaves a size out.
         """
         assert default, "a job has rounds of some kind"
-        self._sizes = tuple(sorted(size for size in set(allowed) if gpus_per_pod % size == 0))
+        self._sizes = tuple(sorted(set(allowed)))
         self._profile = profile
         _check(default, self._sizes, profile)
         self._order = deque(_usual_order(period or tuple(default)), maxlen=PAYBACK_ROUNDS)

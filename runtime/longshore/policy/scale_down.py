@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from longshore.api.shapes import united
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
@@ -29,10 +30,11 @@ _NO_ENGINE: Final = -1
 
 @dataclass(frozen=True)
 class RolloutEngine:
-    """An engine, inside one pod."""
+    """An engine."""
 
     number: int
-    pod: int
+    pods: tuple[int, ...]
+    """Pods in which it lies; in several it has as many GPUs in each."""
     num_gpus: int
     """Tensor-parallel size of the engine."""
     kv_capacity_tokens: int
@@ -65,7 +67,7 @@ class KeepSampling:
 
 @dataclass(frozen=True)
 class MilestonePodLoad:
-    """Load of the engines of one pod."""
+    """Load of the engines of one pod; of one in several pods, this pod's share."""
 
     pod: int
     num_gpus: int
@@ -178,12 +180,14 @@ def decide(
     trainer_replicas: Sequence[frozenset[int]],
     peak_tokens: float,
     rule: AdaptiveRule | None,
+    engines: Iterable[frozenset[int]] = (),
 ) -> ScaleDown | KeepSampling:
     """Return whether half of the GPUs can train when `share` of the round's requests has finished, and should.
 
     `peak_tokens` is the projected peak of what runs, over all engines; `rule`: None takes any (`trigger: Fixed`).
+    `trainer_replicas`, `engines`: see `pick_pods`.
     """
-    picked = pick_pods(pods, trainer_replicas)
+    picked = pick_pods(pods, trainer_replicas, engines)
     if not picked:
         return KeepSampling(unavailable_reason(pods))
     remaining = sum(load.kv_capacity_tokens for load in pods if load.pod not in picked)
@@ -211,28 +215,39 @@ def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest
         num_tokens[request.engine] = num_tokens.get(request.engine, 0) + tokens
     pods: dict[int, list[RolloutEngine]] = {}
     for engine in engines:
-        pods.setdefault(engine.pod, []).append(engine)
+        for pod in engine.pods:
+            pods.setdefault(pod, []).append(engine)
     return [
         MilestonePodLoad(
             pod,
-            num_gpus=sum(engine.num_gpus for engine in inside),
-            kv_capacity_tokens=sum(engine.kv_capacity_tokens for engine in inside),
-            num_tokens=sum(num_tokens.get(engine.number, 0) for engine in inside),
+            num_gpus=sum(engine.num_gpus // len(engine.pods) for engine in inside),
+            kv_capacity_tokens=sum(engine.kv_capacity_tokens // len(engine.pods) for engine in inside),
+            num_tokens=sum(num_tokens.get(engine.number, 0) // len(engine.pods) for engine in inside),
         )
         for pod, inside in sorted(pods.items())
     ]
 
 
-def pick_pods(pods: Iterable[MilestonePodLoad], trainer_replicas: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """Return the whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
+def pick_pods(
+    pods: Iterable[MilestonePodLoad],
+    trainer_replicas: Sequence[frozenset[int]],
+    engines: Iterable[frozenset[int]] = (),
+) -> tuple[int, ...]:
+    """Return the whole sets of pods with at most half of the GPUs; empty if there are none.
 
     Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
-    lower pod. An engine lies inside one pod, so no tensor-parallel group is ever split.
+    lower pod. A set has a whole trainer replica, and cuts no other replica or engine.
+
+    Args:
+        pods: pods that sample.
+        trainer_replicas: pods that each replica spans.
+        engines: the same of each engine; those that lie in one pod may be left out.
     """
     by_pod = {load.pod: load for load in pods}
     left = sum(load.num_gpus for load in by_pod.values()) // 2
     picked: list[int] = []
-    whole = [group for group in _pod_groups(trainer_replicas) if group <= by_pod.keys()]
+    sets = united([*trainer_replicas, *engines])
+    whole = [one for one in sets if one <= by_pod.keys() and any(replica <= one for replica in trainer_replicas)]
     for group in sorted(whole, key=lambda group: (sum(by_pod[pod].num_tokens for pod in group), min(group))):
         needed = sum(by_pod[pod].num_gpus for pod in group)
         if needed <= left:
@@ -279,18 +294,6 @@ def projected_peak_tokens(
                 break
             usage[interval] += alive * (prompts + count * min(begin + width, max_response_tokens))
     return max(usage)
-
-
-def _pod_groups(trainer_replicas: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the pods that move together.
-
-    Those that a replica spans, and those of replicas which share a pod with it.
-    """
-    groups: list[frozenset[int]] = []
-    for replica in trainer_replicas:
-        touching = [group for group in groups if group & replica]
-        groups = [group for group in groups if not group & replica] + [replica.union(*touching)]
-    return groups
 
 
 def _percent(share: float) -> str:

@@ -116,7 +116,7 @@ def _intervals(facts: RoundFacts, found: RoundHistory, lanes: Iterable[Lane]) ->
         if lane.kind is LaneKind.ENGINE:
             spans = engine_spans(facts, found, lane.number)
         else:
-            place = LanePlace(lane.number, lane.pod, lane.component, lane.gpus)
+            place = LanePlace(lane.number, lane.pods, lane.component, lane.gpus)
             spans = trainer_spans(facts, found, place, training)
         yield from (_interval(lane.lane, span, facts.marks.begun_s) for span in spans)
 

@@ -30,9 +30,10 @@ class LanePlace:
     """Where an engine or a trainer replica runs."""
 
     number: int
-    pod: int
+    pods: tuple[int, ...]
     component: Component
     gpus: tuple[int, ...]
+    """GPUs in each of these pods."""
 
 
 @dataclass(frozen=True)

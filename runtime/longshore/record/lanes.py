@@ -42,8 +42,8 @@ def trainer_spans(
     marks = facts.marks
     resting = LaneState.ASLEEP if facts.is_colocated else LaneState.IDLE
     spans: list[Span] = [(resting, marks.begun_s, marks.published_s)]
-    pods = {engine.pod for engine in facts.engines if engine.number in history.retired_s}
-    if facts.repurposed_s is not None and history.drained_s is not None and place.pod in pods:
+    pods = {pod for engine in facts.engines if engine.number in history.retired_s for pod in engine.pods}
+    if facts.repurposed_s is not None and history.drained_s is not None and pods.issuperset(place.pods):
         spans.append((LaneState.REPURPOSING, history.drained_s, facts.repurposed_s))
         spans.append((LaneState.IDLE, facts.repurposed_s, marks.scored_s))
     spans.append((LaneState.IDLE, marks.scored_s, marks.trained_s))

@@ -114,10 +114,10 @@ class Lane(_Part):
     kind: LaneKind
     number: int
     """Of the engine or replica."""
-    pod: int
+    pods: tuple[int, ...]
     component: Literal[Component.WORKER, Component.TRAINER]
     gpus: tuple[int, ...]
-    """Of its pod; empty where it has none, or pretended ones."""
+    """Of each of its pods; empty where these have none, or pretended ones."""
 
 
 class Interval(_Part):

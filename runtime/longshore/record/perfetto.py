@@ -153,8 +153,8 @@ def _step(record: RoundRecord, origin: float, names: _Names) -> Iterator[TraceEv
 
 def _lane(lane: GpuLane, step: int, offset: float, names: _Names) -> Iterator[TraceEvent]:
     component = lane.lanes[0].component
-    process = _FIRST_POD + 2 * lane.pod + (component is Component.TRAINER)
-    names.process(process, f"{component.value} {lane.pod}")
+    process = _FIRST_POD + 2 * lane.pods[0] + (component is Component.TRAINER)
+    names.process(process, lane.name.partition(", ")[0])
     # A name keeps its track: after a regroup other engines have these GPUs.
     thread = lane.gpus[0] if lane.gpus else min(one.number for one in lane.lanes)
     names.thread(process, thread, lane.name.partition(", ")[2])
@@ -166,7 +166,7 @@ def _responses(record: RoundRecord, origin: float, names: _Names) -> Iterator[Tr
     """Yield the stays of responses on engines, arrows between engines, and the number of running responses."""
     offset = record.started - origin
     rows = {row.response: row for row in record.responses}
-    pods = {lane.number: lane.pod for lane in record.lanes if lane.kind is LaneKind.ENGINE}
+    pods = {lane.number: lane.pods[0] for lane in record.lanes if lane.kind is LaneKind.ENGINE}
     drawn: list[tuple[Stay, tuple[int, int]]] = []
     for engine, stays in sorted(_by_engine(record.requests).items()):
         where = f"engine {engine}" + (f" of worker {pods[engine]}" if engine in pods else "")

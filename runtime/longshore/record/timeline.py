@@ -25,8 +25,9 @@ class GpuLane:
     """GPUs that belong to an engine, a trainer replica, or both."""
 
     name: str
-    pod: int
+    pods: tuple[int, ...]
     gpus: tuple[int, ...]
+    """GPUs in each of these pods."""
     lanes: tuple[Lane, ...]
     spans: tuple[Span, ...]
     """They cover the step without overlap; seconds since it began."""
@@ -51,7 +52,7 @@ def _sharing(lanes: Sequence[Lane]) -> list[list[Lane]]:
     groups: list[list[Lane]] = []
     ordinals: dict[int, int] = {}
     for place, lane in enumerate(lanes):
-        alike = [one for one in lanes[:place] if (one.component, one.pod, one.kind) == _key(lane)]
+        alike = [one for one in lanes[:place] if (one.component, one.pods, one.kind) == _key(lane)]
         ordinals[lane.lane] = len(alike)
     for lane in lanes:
         homes = [group for group in groups if _share(group[0], lane, ordinals)]
@@ -62,16 +63,16 @@ def _sharing(lanes: Sequence[Lane]) -> list[list[Lane]]:
     return groups
 
 
-def _key(lane: Lane) -> tuple[object, int, LaneKind]:
-    return lane.component, lane.pod, lane.kind
+def _key(lane: Lane) -> tuple[object, tuple[int, ...], LaneKind]:
+    return lane.component, lane.pods, lane.kind
 
 
 def _share(one: Lane, other: Lane, ordinals: dict[int, int]) -> bool:
-    if (one.component, one.pod) != (other.component, other.pod):
+    if one.component != other.component or set(one.pods).isdisjoint(other.pods):
         return False
     if one.gpus or other.gpus:
         return not set(one.gpus).isdisjoint(other.gpus)
-    return ordinals[one.lane] == ordinals[other.lane]
+    return one.pods != other.pods or ordinals[one.lane] == ordinals[other.lane]
 
 
 def _merged(lanes: Sequence[Lane], intervals: Iterable[Interval], duration_s: float) -> GpuLane:
@@ -80,7 +81,7 @@ def _merged(lanes: Sequence[Lane], intervals: Iterable[Interval], duration_s: fl
     layers += [(interval.state, interval.start_s, interval.end_s) for interval in ordered]
     return GpuLane(
         name=_name(lanes, lanes[0].gpus),
-        pod=lanes[0].pod,
+        pods=lanes[0].pods,
         gpus=lanes[0].gpus,
         lanes=tuple(lanes),
         spans=tuple(flattened(layers, 0.0, duration_s)),
@@ -88,7 +89,8 @@ def _merged(lanes: Sequence[Lane], intervals: Iterable[Interval], duration_s: fl
 
 
 def _name(lanes: Sequence[Lane], gpus: Sequence[int]) -> str:
-    pod = f"{lanes[0].component.value} {lanes[0].pod}"
+    first, last = lanes[0].pods[0], lanes[0].pods[-1]
+    pod = f"{lanes[0].component.value} {first}" + (f" to {last}" if last > first else "")
     if gpus:
         return f"{pod}, GPU {gpus[0]}" if len(gpus) == 1 else f"{pod}, GPUs {gpus[0]} to {gpus[-1]}"
     return f"{pod}, {' and '.join(f'{lane.kind.value} {lane.number}' for lane in lanes)}"

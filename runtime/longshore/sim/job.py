@@ -10,6 +10,7 @@ from longshore.api.pods import Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import Reward
 from longshore.api.rollout import Handover, Parallelism, RepurposeTrigger, Rollout
+from longshore.api.shapes import is_possible
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.checks.model_limits import possible_tp_sizes
 from longshore.policy import tail_batching
@@ -52,6 +53,12 @@ class GpuPool:
     gpu: GpuModel
     num_gpus: int
     gpus_per_pod: int = 8
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """GPUs of a pod, and number of pods."""
+        pods = self.pods()
+        return len(pods[0]), len(pods)
 
     def pods(self, first_gpu: int = 0) -> tuple[tuple[int, ...], ...]:
         """Return the GPU numbers of each pod."""
@@ -148,10 +155,13 @@ class SimJob:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        trainer, pod_size = self.trainer, len(self.gpus.pods()[0])
-        tp_size = self.rollout.engine.tensor_parallel_size
-        if pod_size % tp_size:
-            raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide the {pod_size} GPUs of a pod")
+        trainer, tp_size = self.trainer, self.rollout.engine.tensor_parallel_size
+        pod_size, num_pods = self.gpus.shape
+        if not is_possible(pod_size, num_pods, tp_size):
+            raise ValueError(
+                f"rollout.engine.tensorParallelSize: {tp_size} must divide the {pod_size} GPUs of a pod, or be a "
+                f"multiple that {num_pods} pods hold whole"
+            )
         if tp_size not in self.possible_tp_sizes:
             raise ValueError(
                 f"rollout.engine.tensorParallelSize: engines of {tp_size} GPUs cannot divide the attention heads of "
@@ -184,7 +194,7 @@ class SimJob:
     def possible_tp_sizes(self) -> tuple[int, ...]:
         """Sizes that engines can have in these pods, as far as the model's heads are known."""
         configured = self.rollout.engine.tensor_parallel_size
-        return possible_tp_sizes(self.model.heads, len(self.gpus.pods()[0]), configured)
+        return possible_tp_sizes(self.model.heads, *self.gpus.shape, configured)
 
     @property
     def trainer_pool(self) -> GpuPool:

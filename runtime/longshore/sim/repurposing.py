@@ -57,7 +57,7 @@ class SimRepurposing:
     def milestone(self, this_round: SimRound, fleet: SimFleet, progress: RoundProgress) -> None:
         """Measure and decide, as coordinator and operator do."""
         engines = [
-            RolloutEngine(number, self._pod_of[gpus[0]], len(gpus), fleet.engines[number].kv_capacity_tokens)
+            RolloutEngine(number, self._pods_of(gpus), len(gpus), fleet.engines[number].kv_capacity_tokens)
             for number, gpus in fleet.gpus.items()
         ]
         running = [
@@ -68,7 +68,8 @@ class SimRepurposing:
         load = rollout_load(progress, engines, running, self._lengths[progress.kind], self._job.lengths.max_tokens)
         benefit = _NOT_WEIGHED if self._gate is None else self._gate.expect(progress.kind, load, self._replicas)
         rule = None if self._is_fixed else AdaptiveRule(benefit)
-        decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, rule)
+        sets = [frozenset(engine.pods) for engine in engines]
+        decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, rule, sets)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)
             self._carry_out(decision, this_round, fleet)
@@ -94,9 +95,12 @@ class SimRepurposing:
                 )
             )
 
+    def _pods_of(self, gpus: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted({self._pod_of[gpu] for gpu in gpus}))
+
     def _carry_out(self, decision: ScaleDown, this_round: SimRound, fleet: SimFleet) -> None:
         pods = set(decision.pods)
-        engines = [number for number, gpus in fleet.gpus.items() if self._pod_of[gpus[0]] in pods]
+        engines = [number for number, gpus in fleet.gpus.items() if pods.issuperset(self._pods_of(gpus))]
         gpus = [gpu for gpu, pod in self._pod_of.items() if pod in pods]
         decided_s = self._queue.now_s
         this_round.retire(engines, on_emptied=lambda: self._training.repurpose(gpus, decided_s))

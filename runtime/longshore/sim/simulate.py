@@ -226,7 +226,6 @@ def _planner(job: SimJob) -> ParallelismPlanner:
     return ParallelismPlanner(
         dict.fromkeys(kinds, configured),
         [size for size in job.possible_tp_sizes if size == configured or _fits(job, size)],
-        len(job.gpus.pods()[0]),
         period=usual_period(job.rollout, job.shape.num_prompts),
     )
 

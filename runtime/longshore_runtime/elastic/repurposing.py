@@ -209,16 +209,20 @@ class Repurposing:
         self._running.retire(self._leaving, self._emptied)
 
     def _state(self) -> RoundState:
-        pods = frozenset(self._engines.pod_of(engine) for engine in self._engines.serving())
-        inside = (self._trainers.pods_of(replica) for replica in range(self._trainers.num_replicas))
+        engines = tuple(frozenset(self._engines.pods_of(engine)) for engine in self._engines.serving())
         return RoundState(
             number=self._number,
             attempt=self._options.attempt,
             has_batch=self._running.has_batch,
             trainer_pods=self.trainer_pods,
-            rollout_pods=pods,
-            whole_replicas=frozenset(spanned[0] for spanned in inside if len(spanned) == 1),
+            rollout_pods=frozenset().union(*engines),
+            trainer_replicas=self._replicas(),
+            engines=engines,
         )
+
+    def _replicas(self) -> tuple[frozenset[int], ...]:
+        """Return the worker pods that each trainer replica spans."""
+        return tuple(frozenset(self._trainers.pods_of(one)) for one in range(self._trainers.num_replicas))
 
     def _emptied(self) -> None:
         self._repurposed = self._work.submit(self._carry_out, self.trainer_pods)
@@ -260,8 +264,7 @@ class Repurposing:
         assert self._milestone is not None
         progress, benefit = self._milestone, None
         if self._gate is not None:
-            replicas = [frozenset(self._trainers.pods_of(one)) for one in range(self._trainers.num_replicas)]
-            benefit = self._gate.expect(progress.kind, load, replicas)
+            benefit = self._gate.expect(progress.kind, load, self._replicas())
         self._report.milestone(progress, _reported(load), _reported_benefit(benefit) if benefit is not None else None)
 
     def _measure(self, progress: RoundProgress) -> None:
@@ -275,7 +278,9 @@ class Repurposing:
         if not live or live.keys() != stats.keys():
             return None
         sampling = [
-            RolloutEngine(engine, engines.pod_of(engine), engines.num_gpus_of(engine), stats[engine].kv_capacity_tokens)
+            RolloutEngine(
+                engine, engines.pods_of(engine), engines.num_gpus_of(engine), stats[engine].kv_capacity_tokens
+            )
             for engine in live
         ]
         running = [

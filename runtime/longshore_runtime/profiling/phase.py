@@ -14,11 +14,11 @@ from longshore.api.round_status import RolloutTimes
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS
+from longshore.checks.model_limits import possible_tp_sizes
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
 from longshore_runtime.cluster.placement import ActorPlacement
-from longshore_runtime.places import possible_tp_sizes
 from longshore_runtime.process.durable import sync, write_whole
 from longshore_runtime.profiling.judge_probe import measure_judges
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
@@ -45,7 +45,9 @@ def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorP
         report(profile, spec, parts.recorder)
         return False
     config = read_config(model)
-    sizes = possible_tp_sizes(spec.workers, config, spec.rollout.engine.tensor_parallel_size)
+    sizes = possible_tp_sizes(
+        config, spec.workers.gpus_per_pod, spec.workers.replicas, spec.rollout.engine.tensor_parallel_size
+    )
     profiler = Profiler(
         Machine(parts.engines, parts.trainers, parts.events, parts.clock),
         scope_of(spec, config, sizes),

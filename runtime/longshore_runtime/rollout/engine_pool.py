@@ -87,11 +87,11 @@ class EnginePool:
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
         """Return the engines in these worker pods, also those that start again and may soon take requests."""
         with self._lock:
-            return tuple(sorted(one.engine for one in self._fleet if self.pod_of(one.engine) in pods))
+            return tuple(sorted(one.engine for one in self._fleet if not set(one.pods).isdisjoint(pods)))
 
-    def pod_of(self, engine: int) -> int:
-        """Return the worker pod of an engine."""
-        return self._fleet.place(engine).worker
+    def pods_of(self, engine: int) -> tuple[int, ...]:
+        """Return the worker pods of an engine."""
+        return self._fleet[engine].pods
 
     def num_gpus_of(self, engine: int) -> int:
         """Return the GPUs of an engine; 1 in pods without GPUs."""
@@ -101,8 +101,8 @@ class EnginePool:
     def lane_places(self) -> tuple[LanePlace, ...]:
         """Return the places of the engines, by number."""
         with self._lock:
-            places = [(handle.engine, handle.place) for handle in self._fleet]
-        return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
+            engines = sorted((handle.engine, handle.pods, handle.places[0]) for handle in self._fleet)
+        return tuple(LanePlace(engine, pods, first.component, first.gpus) for engine, pods, first in engines)
 
     def wait_for_all(self, check: Check | None = None) -> None:
         """Wait until every engine has started; raises UserError when one cannot, or what `check` raises meanwhile."""
@@ -195,8 +195,8 @@ class EnginePool:
         starting in the same pod, because pods leave the rollout as a whole.
         """
         with self._lock:
-            pods = {self.pod_of(engine) for engine in engines}
-            in_same_pods = {one.engine for one in self._fleet if self.pod_of(one.engine) in pods}
+            pods = {pod for engine in engines for pod in self.pods_of(engine)}
+            in_same_pods = set(self.engines_on(pods))
             retiring = in_same_pods.difference(self._states.of(EngineState.SERVING)).union(engines)
             self._states.change_all(retiring, EngineEvent.LEFT)
             handles = [handle for handle in self._fleet if handle.engine in retiring]

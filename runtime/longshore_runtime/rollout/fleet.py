@@ -10,11 +10,12 @@ from typing import Final, TypeVar
 import structlog
 
 from longshore.api.pods import Workers
+from longshore.api.shapes import is_possible
 from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.cluster.actors import CHECK_EVERY_S, Check
 from longshore_runtime.errors import EngineDied
-from longshore_runtime.places import Place
+from longshore_runtime.places import Places
 from longshore_runtime.rollout.engine_notices import EngineNotices
 from longshore_runtime.rollout.engine_replies import START_LIMIT_S, EngineLate, Reply
 from longshore_runtime.rollout.remote_engine import EngineHandle
@@ -29,7 +30,7 @@ _PLACE_LIMIT_S: Final = 60.0
 _LOADED_LIMIT_S: Final = 1.0
 """Seconds for an answer about progress: imports may keep an engine from answering, and the next report asks again."""
 
-Start = Callable[[Place, int | None], EngineHandle]
+Start = Callable[[Places, int | None], EngineHandle]
 """Function that begins to start an engine in a place, with this number; None: a number that no engine has had."""
 
 
@@ -58,7 +59,7 @@ class FleetStart:
 class Fleet:
     """Engines of one tensor-parallel size, one per place. Not thread-safe."""
 
-    def __init__(self, tp_size: int, places: Sequence[Place], start: Start) -> None:
+    def __init__(self, tp_size: int, places: Sequence[Places], start: Start) -> None:
         """Begin to start all engines."""
         self.tp_size = tp_size
         self._places = tuple(places)
@@ -73,10 +74,6 @@ class Fleet:
 
     def __getitem__(self, engine: int) -> EngineHandle:
         return self._handles[self._index(engine)]
-
-    def place(self, engine: int) -> Place:
-        """Return the place of an engine."""
-        return self._places[self._index(engine)]
 
     def restart(self, engine: int) -> EngineHandle:
         """Begin to start an engine again, under its number."""
@@ -167,9 +164,10 @@ def require_possible(tp_size: int, workers: Workers) -> None:
     """Raise EngineStartError unless engines of this size fill the worker pods."""
     if workers.gpus_per_pod == 0:
         raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
-    if workers.gpus_per_pod % tp_size:
+    if not is_possible(workers.gpus_per_pod, workers.replicas, tp_size):
         raise EngineStartError(
-            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill pods of {workers.gpus_per_pod}"
+            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill {workers.replicas} pods of "
+            f"{workers.gpus_per_pod}"
         )
 
 

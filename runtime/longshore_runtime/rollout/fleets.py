@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineSpec
-from longshore_runtime.places import Place, engine_places
+from longshore_runtime.places import Places, engine_places
 from longshore_runtime.rollout.engine_notices import EngineNotices
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.fleet import Fleet
@@ -36,10 +36,10 @@ class Fleets:
         """Begin to start engines of this size in all worker pods."""
         spec = self._spec.regrouped(tp_size)
 
-        def start(place: Place, engine: int | None) -> EngineHandle:
+        def start(places: Places, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
-            handle = EngineHandle(number, place, spec, self._model, self._output, self._on_event)
-            self._notices.starts(number, place.worker, handle.find_death)
+            handle = EngineHandle(number, places, spec, self._model, self._output, self._on_event)
+            self._notices.starts(number, handle.pods[0], handle.find_death)
             return handle
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)

@@ -40,7 +40,7 @@ from longshore_runtime.cluster.deaths import Death, find_death
 from longshore_runtime.cluster.placement import placement, set_environment
 from longshore_runtime.data.tokenizer import import_without_torch, load_tokenizer
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
-from longshore_runtime.places import Place
+from longshore_runtime.places import Places
 from longshore_runtime.rollout.engine_replies import (
     PLACE_LIMIT_S,
     Loaded,
@@ -85,24 +85,29 @@ class EngineHandle:
     """
 
     def __init__(
-        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, emit: Callable[[Event], None]
+        self, engine: int, places: Places, spec: EngineSpec, model: str, output: str, emit: Callable[[Event], None]
     ) -> None:
         """Begin to start an engine; `model` and `output` are relative to the storage.
 
         `emit` is called from the thread that reads the events of the engine: responses have ended, or it is lost.
         """
         self.engine = engine
-        self.place = place
+        self.places = places
         self.num_workers = 1 if spec.options.backend is EngineBackend.FAKE else spec.options.tensor_parallel_size
         self._emit = emit
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._alive = self._ended = False
         self._reader: threading.Thread | None = None
-        self._actor = placement(place.worker, gpus=place.gpus).remote(_RemoteEngine)
+        self._actor = placement(places[0].worker, gpus=places[0].gpus).remote(_RemoteEngine)
         self._placed = self._actor.__ray_ready__.remote()
         self._start = self._actor.start.remote(spec, model, output)
         self._started = Reply[None](self._start)
+
+    @property
+    def pods(self) -> tuple[int, ...]:
+        """Worker pods that it lies in."""
+        return tuple(place.worker for place in self.places)
 
     @property
     def alive(self) -> bool:
@@ -198,7 +203,7 @@ class EngineHandle:
         try:
             ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
         except ray.exceptions.RayActorError as error:
-            return find_death(error, self.place.worker, Component.WORKER)
+            return find_death(error, self.places[0].worker, Component.WORKER)
         except ray.exceptions.GetTimeoutError:
             return None
         return None

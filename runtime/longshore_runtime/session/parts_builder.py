@@ -23,7 +23,7 @@ from longshore.api.warm_start import WarmStart
 from longshore.checks.job import few_prompts
 from longshore.checks.memory import ModelSize, recompute_needs
 from longshore.checks.model_files import config_of
-from longshore.checks.model_limits import vocab_size
+from longshore.checks.model_limits import possible_tp_sizes, vocab_size
 from longshore.checks.trackers import missing_packages
 from longshore.policy.auto import Auto, free_handovers
 from longshore.policy.log_prob_mismatch import engines_are_exact
@@ -65,7 +65,7 @@ from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.environments.pool import EnvironmentPool, environment_pool, hosts
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import reward_pods, worker_groups
-from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
+from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.pool import RewardPool
@@ -430,7 +430,8 @@ class PartsBuilder:
         )
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
-        sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)
+        pods = self._spec.workers
+        sizes = possible_tp_sizes(self._config(), pods.gpus_per_pod, pods.replicas, options.tensor_parallel_size)
         self._recorder.possible_sizes(sizes)
         return engines
 

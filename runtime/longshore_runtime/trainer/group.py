@@ -316,12 +316,12 @@ class TrainerGroup:
 
     def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
         """See `ReplicaPlaces.colocated_ranks`."""
-        return self._replicas.colocated_ranks(engine.place, engine.num_workers)
+        return self._replicas.colocated_ranks(engine.places, engine.num_workers)
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
         """Return whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
         first, *_ = self._replicas.writers(readers)
-        return not self._replicas.shares_gpu(engine.place, first)
+        return not self._replicas.shares_gpu(engine.places, first)
 
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         """See `ParallelSizes.is_cut_alike`."""

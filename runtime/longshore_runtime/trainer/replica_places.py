@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from longshore.api.names import Component
 from longshore.record.facts import LanePlace
-from longshore_runtime.places import Place
+from longshore_runtime.places import Place, Places
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,13 @@ class ReplicaPlaces:
         return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Return where the replicas are, in their order; none crosses a pod."""
+        """Return where the replicas are, in their order."""
         found = []
         for replica in range(self.num_replicas):
             places = [self.places[rank] for rank in self.ranks(replica)]
-            gpus = tuple(sorted(gpu for place in places for gpu in place.gpus))
-            found.append(LanePlace(replica, places[0].worker, places[0].component, gpus))
+            gpus = tuple(sorted({gpu for place in places for gpu in place.gpus}))
+            pods = tuple(sorted({place.worker for place in places}))
+            found.append(LanePlace(replica, pods, places[0].component, gpus))
         return tuple(found)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
@@ -51,16 +52,20 @@ class ReplicaPlaces:
         replicas = sorted({rank // self.ranks_per_replica for rank in readers or [0]})
         return tuple(rank for replica in replicas for rank in self.ranks(replica))
 
-    def shares_gpu(self, place: Place, rank: int) -> bool:
-        """Return whether a rank and an engine in this place share a GPU, as two members of a group of NCCL must not."""
+    def shares_gpu(self, engine: Places, rank: int) -> bool:
+        """Return whether a rank and an engine in these places share a GPU, as members of a group of NCCL must not."""
         own = self.places[rank]
-        return _pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus)
+        return any(_pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus) for place in engine)
 
-    def colocated_ranks(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
+    def colocated_ranks(self, engine: Places, num_workers: int = 1) -> tuple[int, ...]:
         """Return the rank on each GPU of an engine; none unless there is one on each.
 
-        Without GPUs, as many ranks of its pod as it has workers, or one for all.
+        Without GPUs, as many ranks of each of its pods as it has workers there, or one for all of these.
         """
+        of_pods = [self._colocated_ranks(place, num_workers // len(engine)) for place in engine]
+        return tuple(rank for ranks in of_pods for rank in ranks) if all(of_pods) else ()
+
+    def _colocated_ranks(self, place: Place, num_workers: int) -> tuple[int, ...]:
         here = [rank for rank, own in enumerate(self.places) if _pod(own) == _pod(place)]
         if not place.gpus:
             return tuple(here[:num_workers] if len(here) >= num_workers else here[:1])

@@ -94,7 +94,7 @@ def test_engines_serve_once_they_have_the_weights_and_report_where_they_are(star
     assert job.pool.serving() == [0, 1, 2, 3]
     for engine in job.pool.serving():
         job.samples(engine, policy_version=3)
-    assert [job.pool.pod_of(engine) for engine in job.pool.serving()] == [0, 0, 1, 1]
+    assert [job.pool.pods_of(engine) for engine in job.pool.serving()] == [(0,), (0,), (1,), (1,)]
     assert job.pool.engines_on([1]) == (2, 3)
     assert (job.pool.tp_size, job.pool.num_gpus_of(0)) == (1, 1)
     assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
@@ -286,7 +286,7 @@ def test_engines_regroup_and_the_way_back_is_warm(start: Start) -> None:
     job.pool.publish(weights(0))
     job.pool.regroup(2)
     assert (job.pool.tp_size, job.pool.serving()) == (2, [4, 5])
-    assert [job.pool.pod_of(engine) for engine in job.pool.serving()] == [0, 1]
+    assert [job.pool.pods_of(engine) for engine in job.pool.serving()] == [(0,), (1,)]
     assert job.pool.num_gpus_of(4) == 2
     job.samples(5, policy_version=0)
     job.pool.publish(weights(1))

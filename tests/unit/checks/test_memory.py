@@ -111,7 +111,7 @@ def test_7b_fits_eight_h100_sharded_and_not_one(model: ModelSize) -> None:
     ("changes", "remedy"),
     [
         ({"trainer": {"maxTokensPerMicroBatch": 65_536}}, "lower maxTokensPerMicroBatch to 8192"),
-        ({"trainer": {"fsdpSize": 1}, "workers": {"gpusPerPod": 1}}, "no size of a trainer in one pod fits: lower"),
+        ({"trainer": {"fsdpSize": 1}, "workers": {"gpusPerPod": 1}}, "no size of a trainer fits: lower"),
         ({"model": {"maxContextTokens": 131_072}}, "set backend to Megatron and tensorParallelSize to"),
         ({"rollout": {"engine": {"kvCache": "500Gi"}}}, "lower kvCache"),
     ],

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import EngineSettings
-from longshore.checks.model_limits import context_tokens, limit_mistakes, position_mistakes
+from longshore.checks.model_limits import context_tokens, limit_mistakes, position_mistakes, possible_tp_sizes
 
 QWEN = {
     "model_type": "qwen2", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2,
@@ -102,3 +102,29 @@ def test_a_model_that_does_not_split_is_reported_with_the_field() -> None:
 @pytest.mark.parametrize("config", [{}, {"text_config": 3}, {"num_attention_heads": 0, "hidden_size": "x"}])
 def test_nothing_is_said_where_the_configuration_says_nothing(config: dict[str, Any]) -> None:
     assert mistakes(config, 10_000_000, gpus=False) == []
+
+
+HEADS = {"num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("pods", "config", "configured", "sizes"),
+    [
+        ((8, 1), {}, 1, (1, 2, 4, 8)),
+        ((8, 1), HEADS, 1, (1, 2, 4)),  # 12 heads do not divide by 8
+        ((8, 1), {**HEADS, "num_attention_heads": 16}, 1, (1, 2, 4, 8)),  # two key-value heads are repeated
+        ((8, 1), {**HEADS, "num_attention_heads": 24, "num_key_value_heads": 3}, 1, (1,)),
+        ((8, 1), {**HEADS, "intermediate_size": 66}, 1, (1, 2)),
+        ((6, 1), HEADS, 2, (1, 2)),
+        ((6, 1), {**HEADS, "num_key_value_heads": 12, "intermediate_size": 96}, 3, (1, 2, 3)),
+        ((4, 1), {"text_config": HEADS}, 1, (1, 2, 4)),
+        ((4, 1), {"num_attention_heads": 2}, 1, (1, 2)),
+        ((4, 4), {}, 8, (1, 2, 4, 8)),  # several pods only where that is configured
+        ((4, 4), {}, 4, (1, 2, 4)),
+        ((0, 1), HEADS, 1, (1,)),
+    ],
+)
+def test_engines_can_have_sizes_that_fill_the_pods_and_split_the_model(
+    pods: tuple[int, int], config: dict[str, Any], configured: int, sizes: tuple[int, ...]
+) -> None:
+    assert possible_tp_sizes(config, *pods, configured) == sizes

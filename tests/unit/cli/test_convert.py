@@ -66,7 +66,7 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
         (verl(algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "it needs a critic"),
         (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "a single response is its own mean"),
         (verl(actor_rollout_ref__rollout__tensor_model_parallel_size=3),
-         "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
+         "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide gpusPerPod"),
         (verl(actor_rollout_ref__actor__optim__lr="fast"), "actor_rollout_ref.actor.optim.lr", "valid number"),
         (verl(data__train_files=None), "data.train_files", "a job needs data"),
         (verl(actor_rollout_ref__rollout__multi_turn__enable=True), "actor_rollout_ref.rollout.multi_turn.enable",

@@ -36,7 +36,7 @@ def test_a_repository_or_path_of_a_known_model_says_its_size(tmp_path: Path, sou
         ({"algorithm": {"steps": 1}}, "spec.algorithm.promptsPerStep: the field is required (and 2 more)"),
         ({"algorithm__promptsPerUpdate": 3}, "spec.algorithm.promptsPerUpdate: promptsPerUpdate must divide"),
         ({"rollout__strategy": "PartialRollout"}, "spec.rollout.onPolicy: onPolicy must be Relaxed with strategy"),
-        ({"rollout__engine": {"tensorParallelSize": 4}}, "spec.rollout.engine.tensorParallelSize: tensorParallel"),
+        ({"rollout__engine": {"tensorParallelSize": 3}}, "spec.rollout.engine.tensorParallelSize: tensorParallel"),
         ({"rollout__engine": {"kvCache": "much"}}, "spec.rollout.engine.kvCache: a quantity is a number"),
         ({"rollout__engine": {"kvCache": "10Mi"}},
          "rollout.engine: a KV cache of 182 tokens is below model.maxContextTokens, 2,048, so no engine starts; "

@@ -38,7 +38,7 @@ def test_every_stay_is_drawn_on_the_lane_of_its_engine(short: RoundRecord) -> No
     assert len(drawn) == len(short.requests)
     for stay in short.requests:
         engine = engines[stay.engine]
-        assert drawn[stay.response, round(stay.start_s, 4)] == f"worker {engine.pod}, GPU {engine.gpus[0]}"
+        assert drawn[stay.response, round(stay.start_s, 4)] == f"worker {engine.pods[0]}, GPU {engine.gpus[0]}"
 
 
 def test_of_too_many_stays_the_longest_are_drawn(short: RoundRecord) -> None:

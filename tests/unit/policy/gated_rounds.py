@@ -16,7 +16,7 @@ LEAVING = (0, 1)
 FIRST_SHARE = 0.25
 REPLICAS = [frozenset({pod}) for pod in range(NUM_ENGINES)]
 PODS = tuple(MilestonePodLoad(pod, num_gpus=1, kv_capacity_tokens=1_000, num_tokens=0) for pod in range(NUM_ENGINES))
-LOAD = MilestoneLoad(PODS, tuple(RolloutEngine(pod, pod, 1, 1_000) for pod in range(NUM_ENGINES)), peak_tokens=0)
+LOAD = MilestoneLoad(PODS, tuple(RolloutEngine(pod, (pod,), 1, 1_000) for pod in range(NUM_ENGINES)), peak_tokens=0)
 
 
 @dataclass(frozen=True)

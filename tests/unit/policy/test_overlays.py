@@ -16,7 +16,7 @@ NOW = RoundState(
     has_batch=False,
     trainer_pods=(),
     rollout_pods=frozenset({0, 1, 2}),
-    whole_replicas=frozenset({0, 1}),
+    trainer_replicas=(frozenset({0}), frozenset({1})),
 )
 
 
@@ -39,11 +39,20 @@ def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
         (overlay(0), {"trainer_pods": (1,)}, "round 7 has repurposed pods 1 already"),
         (overlay(3), {}, "no engine samples in pods 3"),
         (overlay(2), {}, "pods 2 hold no whole trainer replica"),
+        (overlay(0), {"trainer_replicas": (frozenset({0, 1}),)}, "pods 0 hold no whole trainer replica"),
+        (
+            overlay(0),
+            {"engines": (frozenset({0, 1}), frozenset({2}))},
+            "pods 0, 1 move together, because an engine or a trainer replica lies in them",
+        ),
         (overlay(0, 1), {"rollout_pods": frozenset({0, 1})}, "no pod would be left to sample"),
     ],
 )
 def test_every_other_is_refused_with_the_reason(wanted: Overlay, changes: dict[str, Any], reason: str) -> None:
     assert refusal(wanted, replace(NOW, **changes)) == reason
+
+
+SETS = st.lists(st.frozensets(st.integers(0, 4), min_size=1, max_size=2), max_size=4).map(tuple)
 
 
 @given(
@@ -60,12 +69,15 @@ def test_every_other_is_refused_with_the_reason(wanted: Overlay, changes: dict[s
         has_batch=st.booleans(),
         trainer_pods=st.just(()),
         rollout_pods=st.frozensets(st.integers(0, 4)),
-        whole_replicas=st.frozensets(st.integers(0, 4)),
+        trainer_replicas=SETS,
+        engines=SETS,
     ),
 )
 def test_what_is_carried_out_leaves_a_pod_to_sample_and_splits_no_replica(wanted: Overlay, state: RoundState) -> None:
     if refusal(wanted, state) == "":
         pods = set(wanted.trainer_pods)
         assert state.rollout_pods - pods
-        assert pods <= state.rollout_pods & state.whole_replicas
+        assert pods <= state.rollout_pods
+        assert all(one <= pods or one.isdisjoint(pods) for one in (*state.trainer_replicas, *state.engines))
+        assert pods == set().union(*(one for one in state.trainer_replicas if one <= pods))
         assert (wanted.round, wanted.attempt) == (state.number, state.attempt)

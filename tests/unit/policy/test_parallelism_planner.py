@@ -22,13 +22,12 @@ def planner(
     short: int = 1,
     long: int = 1,
     *,
-    gpus_per_pod: int = 8,
     allowed: Sequence[int] = SIZES,
     profile: RolloutProfile | None = None,
     profiled_preemptions: Mapping[RoundKind, float] | None = None,
 ) -> ParallelismPlanner:
     sizes = {SHORT: short, LONG: long}
-    return ParallelismPlanner(sizes, allowed, gpus_per_pod, profile, profiled_preemptions, PERIOD)
+    return ParallelismPlanner(sizes, allowed, profile, profiled_preemptions, PERIOD)
 
 
 def feed(plan: ParallelismPlanner, kind: RoundKind, counts: Iterable[int]) -> list[int]:
@@ -112,14 +111,9 @@ def test_a_long_round_with_preemptions_does_not_end_the_zero_rounds_of_short_one
     assert run(plan, load, [SHORT, SHORT, LONG, SHORT, SHORT, LONG, SHORT]) == [2, 2, 1, 2, 2, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("gpus_per_pod", "allowed", "largest"), [(8, (1, 2, 4, 8, 16), 8), (4, SIZES, 4), (8, (1, 2), 2), (6, SIZES, 2)]
-)
-def test_engines_never_leave_a_pod_nor_divide_the_model_wrongly(
-    gpus_per_pod: int, allowed: Sequence[int], largest: int
-) -> None:
-    plan = planner(gpus_per_pod=gpus_per_pod, allowed=allowed)
-    assert feed(plan, SHORT, [100 * 2**number for number in range(24)])[-1] == largest
+@pytest.mark.parametrize("allowed", [SIZES, (1, 2)])
+def test_engines_have_no_size_that_is_not_allowed(allowed: Sequence[int]) -> None:
+    assert feed(planner(allowed=allowed), SHORT, [100 * 2**number for number in range(24)])[-1] == max(allowed)
 
 
 def test_a_size_whose_engines_do_not_start_is_left_alone_for_cool_downs_that_double() -> None:
@@ -184,7 +178,7 @@ def test_what_is_no_lasting_overload_changes_nothing(rounds: list[tuple[int, int
 
 def test_with_a_profile_a_lasting_overload_must_be_worth_the_change() -> None:
     figures = RolloutProfile(1.0, 0.0, {FULL: {1: 100.0, 2: 110.0}})
-    plan = ParallelismPlanner({FULL: 1}, (1, 2), 8, figures)
+    plan = ParallelismPlanner({FULL: 1}, (1, 2), figures)
     assert {plan.round_ended(FULL, 50_000, 400) for _ in range(9)} == {None}
 
 
@@ -210,7 +204,7 @@ def test_the_sizes_to_begin_with_are_the_best_by_the_profile(
 @pytest.mark.parametrize(("switch_s", "size"), [(39.0, 2), (41.0, 1)])
 def test_with_a_profile_a_change_must_earn_its_cost_within_twenty_rounds(switch_s: float, size: int) -> None:
     figures = RolloutProfile(switch_s, 0.0, {FULL: {1: 100.0, 2: 98.0}})
-    plan = ParallelismPlanner({FULL: 1}, (1, 2), 8, figures)
+    plan = ParallelismPlanner({FULL: 1}, (1, 2), figures)
     assert feed(plan, FULL, [50, 100]) == [1, size]
 
 
@@ -218,7 +212,7 @@ def test_with_a_profile_a_change_must_earn_its_cost_within_twenty_rounds(switch_
 def test_with_a_profile_fewer_preemptions_must_be_worth_the_slower_rounds(preemption_s: float, size: int) -> None:
     """A fifth of 500 preemptions saved each round: 5 s or 20 s, for 10 s of communication."""
     figures = RolloutProfile(1.0, preemption_s, {FULL: {1: 100.0, 2: 110.0}})
-    plan = ParallelismPlanner({FULL: 1}, (1, 2), 8, figures, {FULL: 400})
+    plan = ParallelismPlanner({FULL: 1}, (1, 2), figures, {FULL: 400})
     assert feed(plan, FULL, [500, 500, 500, 500]) == [size] * 4
 
 
@@ -255,7 +249,7 @@ def test_a_rise_in_one_kind_makes_no_other_kind_smaller() -> None:
 def test_with_a_profile_a_failed_halving_is_undone_as_the_larger_size_is_better() -> None:
     """20 s of preemptions for 5 s of communication; that doubling takes a fifth of them away would not pay."""
     figures = RolloutProfile(10.0, 0.1, {FULL: {1: 95.0, 2: 100.0}})
-    plan = ParallelismPlanner({FULL: 2}, (1, 2), 8, figures)
+    plan = ParallelismPlanner({FULL: 2}, (1, 2), figures)
     assert feed(plan, FULL, [0, 0, 0, 0, 200, 0]) == [2, 2, 2, 1, 2, 2]
 
 
@@ -321,6 +315,6 @@ def test_a_restored_planner_continues_as_if_never_stopped(
 def test_a_size_that_is_possible_no_longer_starts_again_from_the_default() -> None:
     plan = planner(short=8, long=2)
     feed(plan, LONG, [50, 100])
-    restored = planner(short=2, long=2, gpus_per_pod=4)
+    restored = planner(short=2, long=2, allowed=(1, 2, 4))
     restored.load_state(plan.export_state())
     assert (restored.tp_size(SHORT), restored.tp_size(LONG)) == (2, 4)

@@ -31,7 +31,7 @@ from longshore.policy.scale_down import (
 def pods(*num_gpus: int, tp_size: int = 1, capacity: int = 1_000) -> list[RolloutEngine]:
     """Pods 0, 1, ... with as many engines as their GPUs allow."""
     homes = [pod for pod, count in enumerate(num_gpus) for _ in range(count // tp_size)]
-    return [RolloutEngine(number, pod, tp_size, capacity) for number, pod in enumerate(homes)]
+    return [RolloutEngine(number, (pod,), tp_size, capacity) for number, pod in enumerate(homes)]
 
 
 def replicas(*spans: tuple[int, ...]) -> list[frozenset[int]]:

@@ -40,7 +40,7 @@ def facts(fake: FakeRollout, step: int, *, is_colocated: bool = True) -> RoundFa
     begun_s, totals = -2.0, fake.totals
     scored_s = fake.messages[-1][0]
     trained_s = scored_s + 10.0
-    places = tuple(LanePlace(number, number, Component.WORKER, (0,)) for number in range(2))
+    places = tuple(LanePlace(number, (number,), Component.WORKER, (0,)) for number in range(2))
     passes = tuple(TrainerPass(replica, scored_s, 4.0 + replica) for replica in range(2))
     rewards = {
         response: 1.0

@@ -178,8 +178,8 @@ def test_phases_that_did_not_take_place_are_left_out_and_leave_no_gap() -> None:
 
 
 def test_a_lane_per_gpu_shows_what_either_does() -> None:
-    apart = tuple(LanePlace(number, 0, Component.WORKER, (number,)) for number in range(2))
-    pair = (LanePlace(0, 0, Component.WORKER, (0, 1)),)
+    apart = tuple(LanePlace(number, (0,), Component.WORKER, (number,)) for number in range(2))
+    pair = (LanePlace(0, (0,), Component.WORKER, (0, 1)),)
     of_two = gpu_lanes(round_record(replace(ONE, engines=pair, trainers=apart)))
     assert [(lane.name, lane.gpus, len(lane.lanes)) for lane in of_two] == [("worker 0, GPUs 0 to 1", (0, 1), 3)]
     states = {state for state, *_ in of_two[0].spans}

@@ -83,8 +83,8 @@ class ScriptedEngines:
             for engine in self.serving()
         }
 
-    def pod_of(self, engine: int) -> int:
-        return engine
+    def pods_of(self, engine: int) -> tuple[int, ...]:
+        return (engine,)
 
     def num_gpus_of(self, engine: int) -> int:
         return 1

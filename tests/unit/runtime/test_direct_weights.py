@@ -98,10 +98,10 @@ class Trainers:
     are_unavailable: bool = False
 
     def colocated_ranks(self, engine: Engine) -> tuple[int, ...]:
-        return self._replicas.colocated_ranks(engine.place, engine.num_workers)
+        return self._replicas.colocated_ranks(engine.places, engine.num_workers)
 
     def can_broadcast_to(self, engine: Engine, readers: Collection[int]) -> bool:
-        return not self._replicas.shares_gpu(engine.place, self._replicas.writers(readers)[0])
+        return not self._replicas.shares_gpu(engine.places, self._replicas.writers(readers)[0])
 
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         return False
@@ -151,7 +151,7 @@ class Run:
     def __init__(self, trainers: list[Place], num_pods: int = 2, **trainer_options: Any) -> None:
         self.log: list[str] = []
         self.trainers = Trainers(trainers, self.log, **trainer_options)
-        self.engines = [Engine(f"e{pod}", Place(pod, (0, 1)), self.log, num_workers=2) for pod in range(num_pods)]
+        self.engines = [Engine(f"e{pod}", (Place(pod, (0, 1)),), self.log, num_workers=2) for pod in range(num_pods)]
         self.weights = DirectWeights(self.trainers, 3)  # type: ignore[arg-type]
         self.delivered = Delivered(num_pods)
 

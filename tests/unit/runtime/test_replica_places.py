@@ -43,17 +43,17 @@ def test_the_replicas_that_are_read_gather_together_and_their_first_rank_broadca
 def test_an_engine_with_ranks_on_some_of_its_gpus_shares_a_gpu_but_is_not_colocated() -> None:
     """Torch with two replicas in two pods of two GPUs, and engines of two GPUs."""
     replicas = ReplicaPlaces([Place(0, (0,)), Place(1, (0,))], 1)
-    engines = [Place(0, (0, 1)), Place(1, (0, 1))]
+    engines = [(Place(0, (0, 1)),), (Place(1, (0, 1)),)]
     assert [replicas.colocated_ranks(engine, num_workers=2) for engine in engines] == [(), ()]
     assert [replicas.shares_gpu(engine, 0) for engine in engines] == [True, False]
     assert [replicas.shares_gpu(engine, 1) for engine in engines] == [False, True]
-    assert not replicas.shares_gpu(Place(0, (1,)), 0)
+    assert not replicas.shares_gpu((Place(0, (1,)),), 0)
 
 
 def test_pods_that_only_train_and_pods_without_gpus_share_none() -> None:
     replicas = ReplicaPlaces([Place(0, (0,), Component.TRAINER), Place(0, ())], 1)
-    assert not any(replicas.shares_gpu(Place(0, (0,)), rank) for rank in range(2))
-    assert not replicas.shares_gpu(Place(0, ()), 1)
+    assert not any(replicas.shares_gpu((Place(0, (0,)),), rank) for rank in range(2))
+    assert not replicas.shares_gpu((Place(0, ()),), 1)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(1, 3), st.sets(st.integers(0, 4)))
@@ -69,4 +69,4 @@ def test_replicas_that_fill_pods_are_split_between_any_pods_and_the_others(
 
 def test_a_lane_of_the_timeline_is_a_replica_with_the_gpus_of_all_its_ranks() -> None:
     places = ReplicaPlaces([Place(0, (1,)), Place(0, (0,)), Place(1, ()), Place(1, ())], 2).lane_places()
-    assert places == (LanePlace(0, 0, Component.WORKER, (0, 1)), LanePlace(1, 1, Component.WORKER, ()))
+    assert places == (LanePlace(0, (0,), Component.WORKER, (0, 1)), LanePlace(1, (1,), Component.WORKER, ()))

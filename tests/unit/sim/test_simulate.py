@@ -357,7 +357,7 @@ def test_measured_costs_make_up_the_step() -> None:
         ({"trainer": replace(STREAMED, groups_per_update=2)}, "promptsPerUpdate"),
         ({"trainer": TrainerLayout(gpus_per_replica=3)}, "do not fill 8 GPUs"),
         ({"dynamic_sampling": True, "rewards": Rewards(while_rolling_out=False)}, "dynamicSampling"),
-        ({"pool": GpuPool(GPUS["H800"], 8, 4), "tp_size": 8}, "must divide the 4 GPUs of a pod"),
+        ({"pool": GpuPool(GPUS["H800"], 8, 4), "tp_size": 3}, "must divide the 4 GPUs of a pod"),
     ],
 )
 def test_jobs_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:

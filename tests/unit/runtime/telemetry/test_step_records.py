@@ -23,8 +23,8 @@ from tests.unit.runtime import scripted_loop as loop
 
 Json = dict[str, Any]
 PLACES = Places(
-    tuple(LanePlace(engine, engine, Component.WORKER, (0,)) for engine in range(2)),
-    (LanePlace(0, 0, Component.WORKER, (0,)),),
+    tuple(LanePlace(engine, (engine,), Component.WORKER, (0,)) for engine in range(2)),
+    (LanePlace(0, (0,), Component.WORKER, (0,)),),
 )
 HELD_OUT = tuple(PromptRecord(index, f"held out {index}", (index, 1, 2), "answer") for index in range(6))
 JOB = JobFacts(1, loop.PROMPTS.train, HELD_OUT, 64, is_colocated=True, clock_offset_s=1e9)

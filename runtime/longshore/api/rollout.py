@@ -168,8 +168,9 @@ class EngineSettings(ApiModel):
 
     backend: EngineBackend = EngineBackend.VLLM
     """Inference engine. Fake: a deterministic engine without a model, for tests."""
-    tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Number of GPUs of an engine. It must divide gpusPerPod."""
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    """Number of GPUs of an engine. It divides gpusPerPod or is a multiple of it: then an engine has several whole
+    pods."""
     parallelism: Parallelism = Parallelism.FIXED
     """Whether the tensor-parallel size follows the load. Fixed: it is `tensorParallelSize`. Adaptive: engines regroup
     between rounds when preemptions rise or stay away."""

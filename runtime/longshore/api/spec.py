@@ -20,7 +20,7 @@ from longshore.api.reward import Reward
 from longshore.api.rollout import Rollout, WeightTransfer
 from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, Rule, belongs, have_different_names
 from longshore.api.scheduling import Scheduling
-from longshore.api.shapes import all_parts
+from longshore.api.shapes import all_parts, pods_per_step
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
 
@@ -94,8 +94,13 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.engine.tensorParallelSize",
-        "self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
-        "tensorParallelSize must divide workers.gpusPerPod, since an engine lies inside one pod: choose a divisor",
+        _fill(
+            "self.rollout.engine.tensorParallelSize",
+            "self.workers.gpusPerPod",
+            "self.workers.replicas",
+            _LEAST_WORKERS,
+        ),
+        f"tensorParallelSize {_MUST_FILL}",
     ),
     Rule(
         "rollout.onPolicy",
@@ -366,6 +371,14 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """GPUs of the job's workers and trainers; a pod without any counts as one."""
         pods = [self.workers] + ([self.trainer_workers] if self.trainer_workers is not None else [])
         return sum(one.replicas * max(1, one.gpus_per_pod) for one in pods)
+
+    @property
+    def pods_per_step(self) -> int:
+        """Number of worker pods by which the job grows and shrinks: whole engines and trainer replicas lie in them."""
+        sizes = [self.rollout.engine.tensor_parallel_size]
+        if self.trainer_workers is None:
+            sizes.append(self.trainer.ranks_per_replica)
+        return pods_per_step(self.workers.gpus_per_pod, sizes)
 
     def resized(self, num_workers: int) -> "RLJobSpec":
         """Return the same job with another number of worker pods."""

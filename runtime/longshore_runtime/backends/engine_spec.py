@@ -12,6 +12,17 @@ class EngineStartError(Exception):
 
 
 @dataclass(frozen=True)
+class EnginePart:
+    """Part of an engine in one of its pods; the first one steps the engine, and the others follow it."""
+
+    rank: int = 0
+    num_pods: int = 1
+    host: str = ""
+    port: int = 0
+    """Address where the processes of all parts meet, in the first pod."""
+
+
+@dataclass(frozen=True)
 class EngineSpec:
     """Everything that determines an engine, except where its model is mounted."""
 
@@ -27,6 +38,9 @@ class EngineSpec:
     """Adapter whose weights are published; None: those of the whole model are."""
     tokenizer: str | None = None
     """Directory, relative to the storage, of the tokenizer that decodes finished responses; None: they have no text."""
+
+    part: EnginePart = EnginePart()
+    """Part that lies in this pod."""
 
     def without_compiler(self) -> "EngineSpec":
         """Return the spec for a machine without a C++ compiler, with which vLLM compiles models on the CPU only."""

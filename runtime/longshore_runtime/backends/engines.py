@@ -1,6 +1,7 @@
 """Create the engine that a job asks for."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,26 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
     """
     if spec.options.backend is EngineBackend.FAKE:
         return FakeEngine(_fake_options(spec, model))
+    spec = _prepared(spec, model)
+    with without_collections():
+        from longshore_runtime.backends.vllm_engine import VllmEngine
+
+    return VllmEngine(model, spec, on_loaded=on_loaded)
+
+
+def follow_engine(spec: EngineSpec, model: Path) -> None:
+    """Run the part of an engine in a pod that is not its first; raises EngineStartError, or EngineDied when it ends."""
+    if spec.options.backend is EngineBackend.FAKE:
+        threading.Event().wait()  # All that it does happens in the first pod.
+    spec = _prepared(spec, model)
+    with without_collections():
+        from longshore_runtime.backends.vllm_start import follow
+
+    follow(model, spec)
+
+
+def _prepared(spec: EngineSpec, model: Path) -> EngineSpec:
+    """Set what vLLM reads when it is imported; return the spec for this machine."""
     if not (model / "config.json").exists():
         raise EngineStartError(f"model: {model.name!r} is no Hugging Face checkpoint: it has no config.json")
     if not has_compiler() and (eager := spec.without_compiler()) is not spec:
@@ -30,10 +51,7 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
         spec = eager
     environment = vllm_environment(accelerator=spec.accelerator, enforce_eager=spec.options.enforce_eager)
     os.environ.update(environment)
-    with without_collections():
-        from longshore_runtime.backends.vllm_engine import VllmEngine
-
-    return VllmEngine(model, spec, on_loaded=on_loaded)
+    return spec
 
 
 def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:

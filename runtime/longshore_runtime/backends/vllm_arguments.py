@@ -38,6 +38,9 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
         "disable_log_stats": False,
         "worker_extension_cls": RANK_EXTENSION,
     }
+    if (part := spec.part).num_pods > 1:
+        arguments |= {"nnodes": part.num_pods, "node_rank": part.rank, "master_addr": part.host}
+        arguments |= {"master_port": part.port, "distributed_executor_backend": "mp"}
     if options.kv_cache is not None:
         # The field is for the whole engine, vLLM's argument for each of its GPUs.
         arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size

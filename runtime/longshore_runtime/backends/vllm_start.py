@@ -3,17 +3,23 @@
 import gc
 import importlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 from vllm import EngineArgs, SamplingParams
+from vllm.config import VllmConfig
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from longshore.api import contract
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.gpu_failures import is_broken_gpu
 from longshore_runtime.backends.vllm_arguments import engine_arguments
@@ -30,6 +36,31 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
 
     Its `step` returns `SampledTokens`.
     """
+    with _start_errors():
+        config = _config(model, spec)
+        with loading_reported(on_loaded, config.parallel_config.local_world_size):
+            engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
+        engine.output_processor = OutputReader()
+        _sample_a_token(engine)
+        return engine
+
+
+def follow(model: Path, spec: EngineSpec) -> None:
+    """Run the part of an engine in a pod that is not its first, until a process of it ends.
+
+    Raises:
+        EngineStartError: it does not start.
+        EngineDied: a process has ended.
+    """
+    with _start_errors():
+        config = _config(model, spec)
+        with loading_reported(lambda num_bytes: None, config.parallel_config.local_world_size):
+            executor = MultiprocExecutor(config, monitor_workers=False)
+    executor.start_worker_monitor(inline=True)
+    raise EngineDied("a process of the engine has ended")
+
+
+def _config(model: Path, spec: EngineSpec) -> VllmConfig:
     arguments = engine_arguments(model, spec)
     if spec.accelerator and current_platform.is_cpu():
         raise EngineStartError(
@@ -37,17 +68,21 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         )
     if spec.accelerator and current_platform.is_unspecified():
         raise EngineDied("vLLM finds none of the GPUs that were assigned to the engine: their driver does not answer")
+    modules = import_model_class(model)
+    if not spec.accelerator:
+        adapt_processes(modules)
+    if spec.part.num_pods > 1:
+        os.environ["VLLM_HOST_IP"] = os.environ[contract.ENV_POD_IP]  # vLLM would look for a route to the internet.
+    config = EngineArgs(**arguments).create_engine_config(headless=spec.part.rank > 0)
+    gc.freeze()  # Garbage collections, of which vLLM makes several now, leave out what has been imported.
+    return config
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """Raise EngineStartError or EngineDied for whatever vLLM raises."""
     try:
-        modules = import_model_class(model)
-        if not spec.accelerator:
-            adapt_processes(modules)
-        config = EngineArgs(**arguments).create_engine_config()
-        gc.freeze()  # Garbage collections, of which vLLM makes several now, leave out what has been imported.
-        with loading_reported(on_loaded, config.parallel_config.world_size):
-            engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
-        engine.output_processor = OutputReader()
-        _sample_a_token(engine)
-        return engine
+        yield
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
         if is_broken_gpu(str(error)):
             raise EngineDied(f"a GPU of the engine failed: {reason(error)}") from error

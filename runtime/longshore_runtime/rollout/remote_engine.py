@@ -6,6 +6,7 @@ driver, threads of the pool ── `add`, `publish` and others ──► EngineH
                                └──► event loop ── texts ──► thread of asyncio: decodes finished responses
 thread `engine-N` of the driver (`_consume`) ◄── stream `events` ── event loop
         └── EngineOutput, EngineLost ──► driver's queue
+thread of Ray ── `_follower_ended`: the part in another pod is gone (FollowerActor) ──► ends the actor of the engine
 driver ── `stop` ──► `_end`, under the lock ◄── `_consume`: a loss is reported only if the stream ends first
 """
 
@@ -18,7 +19,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 import ray
 
@@ -34,13 +36,15 @@ from longshore_runtime.backends.engine_protocol import (
     Request,
     load_weights,
 )
-from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.engine_spec import EnginePart, EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check, wait_ended, within
 from longshore_runtime.cluster.deaths import Death, find_death
+from longshore_runtime.cluster.meeting import ReservedPort
 from longshore_runtime.cluster.placement import placement, set_environment
 from longshore_runtime.data.tokenizer import import_without_torch, load_tokenizer
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Places
+from longshore_runtime.rollout.engine_follower import RemoteFollower
 from longshore_runtime.rollout.engine_replies import (
     PLACE_LIMIT_S,
     Loaded,
@@ -99,10 +103,22 @@ class EngineHandle:
         self._lock = threading.Lock()
         self._alive = self._ended = False
         self._reader: threading.Thread | None = None
-        self._actor = placement(places[0].worker, gpus=places[0].gpus).remote(_RemoteEngine)
-        self._placed = self._actor.__ray_ready__.remote()
-        self._start = self._actor.start.remote(spec, model, output)
+        first, *others = places
+        self._actor = placement(first.worker, gpus=first.gpus).remote(_RemoteEngine)
+        self._followers = [placement(place.worker, gpus=place.gpus).remote(RemoteFollower) for place in others]
+        self._loss: tuple[int, BaseException] | None = None
+        """Pod of a part that has ended, not the first one, and how Ray reports that."""
+        self._placed = [actor.__ray_ready__.remote() for actor in self._actors]
+        meeting = self._actor.rendezvous.remote() if others else None
+        self._start = self._actor.start.remote(spec, model, output, len(places), meeting)
         self._started = Reply[None](self._start)
+        for rank, follower in enumerate(self._followers, start=1):
+            ended = follower.follow.remote(spec, model, output, rank, len(places), meeting)
+            ended.future().add_done_callback(partial(self._follower_ended, places[rank].worker))
+
+    @property
+    def _actors(self) -> list[Any]:
+        return [self._actor, *self._followers]
 
     @property
     def pods(self) -> tuple[int, ...]:
@@ -116,9 +132,9 @@ class EngineHandle:
 
     @property
     def is_placed(self) -> bool:
-        """Whether its pod is running."""
-        placed, _ = ray.wait([self._placed], timeout=0)
-        return bool(placed)
+        """Whether its pods are running."""
+        placed, _ = ray.wait(self._placed, num_returns=len(self._placed), timeout=0)
+        return len(placed) == len(self._placed)
 
     @property
     def is_starting(self) -> bool:
@@ -144,13 +160,15 @@ class EngineHandle:
         then on, or START_LIMIT_S without progress.
         """
         try:
-            wait_placed(Reply(self._placed), place_limit_s, check)
+            wait_placed(Reply[None](self._placed), place_limit_s, check)
             if timeout_s is None:
                 wait_while_reading(self._started, self.loaded)
             else:
                 self._started.get(timeout_s)
-        except (EngineStartError, EngineDied):
+        except (EngineStartError, EngineDied) as error:
             self.stop()
+            if (reason := self._lost_part()) is not None:
+                raise EngineDied(reason) from error
             raise
         with self._lock:
             if self._ended:
@@ -195,11 +213,15 @@ class EngineHandle:
     def stop(self) -> bool:
         """End the engine, without an event; return whether it was alive."""
         was_alive = self._end()
-        ray.kill(self._actor)
+        for actor in self._actors:
+            ray.kill(actor)
         return was_alive
 
     def find_death(self) -> Death | None:
         """Return how the process of an engine that is gone ended; None: its pod does not know, or is gone, too."""
+        if self._loss is not None:
+            pod, loss = self._loss
+            return find_death(loss, pod, Component.WORKER)
         try:
             ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
         except ray.exceptions.RayActorError as error:
@@ -210,7 +232,7 @@ class EngineHandle:
 
     def wait_ended(self) -> None:
         """Wait until a stopped engine is gone, its GPUs are free, and no thread reads its events."""
-        wait_ended([self._actor])
+        wait_ended(self._actors)
         if self._reader is not None:
             self._reader.join(_READER_LIMIT_S)
 
@@ -226,9 +248,26 @@ class EngineHandle:
         except TimeoutError:
             reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"
         except ray.exceptions.RayError as error:
-            reason = str(engine_error(error))
+            reason = self._lost_part() or str(engine_error(error))
         if self._end():
             self._emit(EngineLost(self.engine, reason))
+
+    def _follower_ended(self, pod: int, future: "Future[None]") -> None:
+        """End the whole engine, because the part in this pod has ended; a thread of Ray calls this."""
+        with self._lock:
+            if self._ended:
+                return
+            error = future.exception()
+            assert error is not None, "`follow` never returns"
+            self._loss = (pod, error)
+        ray.kill(self._actor)
+
+    def _lost_part(self) -> str | None:
+        """Return why the engine was ended, if the part in another pod than the first was lost."""
+        if self._loss is None:
+            return None
+        pod, error = self._loss
+        return f"{engine_error(cast(Exception, error))} in worker {pod}"
 
     def _end(self) -> bool:
         """Mark the engine as ended; return whether it was alive until now."""
@@ -254,9 +293,19 @@ class EngineActor:
         self._thread: EngineThread | None = None
         self._loaded = Loaded()
         self._tokenizer: Any = None
+        self._reserved: ReservedPort | None = None
 
-    async def start(self, spec: EngineSpec, model: str, output: str) -> None:
+    async def rendezvous(self) -> tuple[str, int]:
+        """Return address and free port of this pod, where the parts of an engine meet. The port stays reserved."""
+        self._reserved = ReservedPort.of_this_pod()
+        return self._reserved.address
+
+    async def start(
+        self, spec: EngineSpec, model: str, output: str, num_pods: int = 1, meeting: tuple[str, int] | None = None
+    ) -> None:
         """Start the engine on a checkpoint of the job's storage; raises EngineStartError."""
+        if meeting is not None:
+            spec = replace(spec, part=EnginePart(0, num_pods, *meeting))
 
         def create() -> Engine:
             from longshore_runtime.backends.engines import create_engine

@@ -1,7 +1,5 @@
 """A rank of the trainer as a Ray actor."""
 
-import os
-import socket
 import sys
 import threading
 import time
@@ -11,7 +9,6 @@ from typing import Any, Final
 
 import ray
 
-from longshore.api import contract
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, UpdateReport
@@ -19,6 +16,7 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
+from longshore_runtime.cluster.meeting import ReservedPort
 from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.errors import LogProbMismatch, WeightsUnavailable
 from longshore_runtime.process.durable import apply_umask, sync_tree
@@ -38,7 +36,7 @@ class TrainerActor:
         set_environment(environment)
         self._spec: TrainerSpec | None = None
         self._rank = 0
-        self._reserved: socket.socket | None = None
+        self._reserved: ReservedPort | None = None
         self._trainer: Trainer | None = None
         self._meter = WorkMeter()
         self._refusal: LogProbMismatch | None = None
@@ -47,16 +45,9 @@ class TrainerActor:
         self._storage: JobStorage | None = None
 
     def rendezvous(self) -> tuple[str, int]:
-        """Return the address and a free port of this pod, where the ranks meet.
-
-        torch listens at every address, so the port is free at every one. It stays reserved: who listens there later
-        may share it with a socket that does not listen, as long as both set SO_REUSEADDR.
-        """
-        ip = os.environ[contract.ENV_POD_IP]
-        self._reserved = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
-        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reserved.bind(("", 0))
-        return ip, self._reserved.getsockname()[1]
+        """Return the address and a free port of this pod, where the ranks meet. The port stays reserved."""
+        self._reserved = ReservedPort.of_this_pod()
+        return self._reserved.address
 
     def start(
         self, spec: TrainerSpec, model: str, output: str, rendezvous: tuple[str, int], world_size: int, *, rank: int

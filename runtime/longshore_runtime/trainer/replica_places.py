@@ -62,8 +62,13 @@ class ReplicaPlaces:
 
         Without GPUs, as many ranks of each of its pods as it has workers there, or one for all of these.
         """
-        of_pods = [self._colocated_ranks(place, num_workers // len(engine)) for place in engine]
-        return tuple(rank for ranks in of_pods for rank in ranks) if all(of_pods) else ()
+        if len(engine) == 1:
+            return self._colocated_ranks(engine[0], num_workers)
+        here = num_workers // len(engine)
+        of_pods = [self._colocated_ranks(place, here) for place in engine]
+        # Workers read the memory of their pod alone.
+        each = [ranks if len(ranks) == here else ranks * here for ranks in of_pods]
+        return tuple(rank for ranks in each for rank in ranks) if all(of_pods) else ()
 
     def _colocated_ranks(self, place: Place, num_workers: int) -> tuple[int, ...]:
         here = [rank for rank, own in enumerate(self.places) if _pod(own) == _pod(place)]

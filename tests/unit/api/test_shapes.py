@@ -51,7 +51,7 @@ def test_possible_sizes_use_every_gpu_once_and_cut_no_pod(workers: Workers, size
     assert len(in_first) == parts_per_pod(gpus, size)
 
 
-@given(PODS, st.just(False), SIZES, st.integers(1, 6))
+@given(PODS, st.booleans(), SIZES, st.integers(1, 6))
 def test_a_spec_is_refused_unless_its_engines_and_replicas_are_possible(
     workers: Workers, is_engine: bool, size: int, least: int
 ) -> None:

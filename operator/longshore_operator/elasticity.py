@@ -310,8 +310,8 @@ def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | Non
     engine, gpus = spec.rollout.engine, spec.workers.gpus_per_pod
     if engine.parallelism is not Parallelism.ADAPTIVE:
         return None
-    if gpus <= 1:
-        message = f"spec.workers.gpusPerPod: an engine lies inside one pod, and pods of {gpus} GPUs allow one size only"
+    if gpus == 0 or max(gpus, engine.tensor_parallel_size) == 1:
+        message = f"spec.workers.gpusPerPod: pods of {gpus} GPUs allow one size of engines only"
         return Fact(True, RegroupUnavailableReason.TOO_FEW_GPUS, message)
     sizes = _possible(spec, tp_sizes)
     if not tp_sizes or (len(sizes) > 1 and engine.tensor_parallel_size in sizes):

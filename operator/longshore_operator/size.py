@@ -122,7 +122,10 @@ def _ready_workers(context: Context) -> list[PodView]:
 def _num_without_missing(context: Context, num_workers: int) -> int:
     """Return the number of worker pods with which the job goes on, of those that it is asked to run with."""
     deadline = _patience_ends(context)
-    return _num_usable(context) if deadline is not None and deadline <= context.now else num_workers
+    if deadline is None or deadline > context.now:
+        return num_workers
+    spec, usable = context.job.spec, _num_usable(context)
+    return usable - (usable - spec.workers.least_replicas) % spec.pods_per_step
 
 
 def _patience_ends(context: Context) -> datetime | None:

@@ -8,6 +8,7 @@ from longshore.api.names import Component
 from longshore.api.pods import AccessMode, PodOptions, Storage, Workers
 from longshore.api.rljob import RLJob
 from longshore.api.scheduling import TopologyMode
+from longshore.api.shapes import replica_pods
 from longshore_operator.identity import Identity
 from longshore_operator.pod_view import PodView
 
@@ -35,6 +36,9 @@ def constrain(pod: dict[str, Any], job: RLJob) -> None:
             required.append(term)
         else:
             preferred.append({"weight": _WEIGHT_TOGETHER, "podAffinityTerm": term})
+        if mates := _mates(pod, job):
+            term = {"topologyKey": topology.key, "labelSelector": mates}
+            preferred.append({"weight": _WEIGHT_TOGETHER, "podAffinityTerm": term})
     if topology is not None and topology.mode is TopologyMode.SPREAD:
         pod["spec"]["topologySpreadConstraints"] = [
             {
@@ -54,6 +58,20 @@ def constrain(pod: dict[str, Any], job: RLJob) -> None:
     }
     if required or preferred:
         pod["spec"]["affinity"] = {"podAffinity": {field: terms for field, terms in affinity.items() if terms}}
+
+
+def _mates(pod: dict[str, Any], job: RLJob) -> dict[str, Any] | None:
+    """Select the pods in which the same trainer replica lies, if there are others: they exchange most."""
+    labels, spec = pod["metadata"]["labels"], job.spec
+    trains = Component.WORKER if spec.trainer_workers is None else Component.TRAINER
+    own = int(labels[names.LABEL_INDEX])
+    sets = replica_pods(spec.training_pods, spec.trainer) if labels[names.LABEL_COMPONENT] == trains else ()
+    pods = next((pods for pods in sets if own in pods and len(pods) > 1), None)
+    if pods is None:
+        return None
+    indices = {"key": names.LABEL_INDEX, "operator": "In", "values": [str(one) for one in sorted(pods)]}
+    of_job = {names.LABEL_JOB: Identity.of(job).name, names.LABEL_COMPONENT: trains.value}
+    return {"matchLabels": of_job, "matchExpressions": [indices]}
 
 
 def avoid_nodes(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:

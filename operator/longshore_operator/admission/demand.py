@@ -28,31 +28,35 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Worker pods of an elastic job beyond those that it needs: lent, while no job that waits can use their GPUs."""
+    """Worker pods of an elastic job beyond those that it needs: lent, while no job that waits can use their GPUs.
+
+    They are counted in sets, as many pods as an engine or a trainer replica lies in.
+    """
 
     resource: str
-    gpus_per_pod: int
+    gpus_per_set: int
     num_most: int
-    """Pods that it would take."""
+    """Sets that it would take."""
     num_granted: int = 0
-    """Pods that it may have."""
+    """Sets that it may have."""
     num_held: int = 0
-    """Pods that have GPUs: those that are granted, and those that it has not given back yet."""
+    """Sets that have GPUs: those that are granted, and those that it has not given back yet."""
     is_settled: bool = True
     """The job runs with what was granted, or has not started: it may get more."""
     is_overdue: bool = False
     """Whether the job was asked for pods long ago and has not given them back."""
+    pods_per_set: int = 1
 
-    def gpus(self, num_pods: int) -> dict[str, int]:
-        """Return the GPUs of so many pods."""
-        return {self.resource: num_pods * self.gpus_per_pod} if num_pods else {}
+    def gpus(self, num_sets: int) -> dict[str, int]:
+        """Return the GPUs of so many sets."""
+        return {self.resource: num_sets * self.gpus_per_set} if num_sets else {}
 
-    def granting(self, num_pods: int) -> "Extra":
-        """Return the size with so many pods granted from now on.
+    def granting(self, num_sets: int) -> "Extra":
+        """Return the size with so many sets granted from now on.
 
         What the job holds beyond them stays in use until they are gone.
         """
-        return replace(self, num_granted=num_pods, num_held=max(num_pods, self.num_held), is_settled=False)
+        return replace(self, num_granted=num_sets, num_held=max(num_sets, self.num_held), is_settled=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,12 +92,14 @@ def _extra(job: RLJob, pods: tuple[PodView, ...], limits: Limits, overdue_since:
     asked = status.assignment.size
     runs_with = asked.workers if asked is not None else workers.replicas
     since = status.admission.shrinking_since if status.admission is not None else None
+    step = job.spec.pods_per_step
     return Extra(
         resource=resource,
-        gpus_per_pod=workers.gpus_per_pod,
-        num_most=workers.replicas - least,
-        num_granted=num_granted - least,
-        num_held=num_held - least,
+        gpus_per_set=workers.gpus_per_pod * step,
+        num_most=(workers.replicas - least) // step,
+        num_granted=(num_granted - least) // step,
+        num_held=-(-(num_held - least) // step),
+        pods_per_set=step,
         is_settled=runs_with == num_granted == num_held and is_acknowledged(status),
         is_overdue=since is not None and num_held > num_granted and parse_time(since) <= overdue_since,
     )
@@ -115,7 +117,7 @@ class Ledger:
         self._unwritten_preemptions: set[Key] = set()
         """Preempted here; their status does not say so yet."""
         self._unwritten_sizes: dict[Key, int] = {}
-        """Worker pods that elastic jobs may have beyond those that they need; their status does not say so yet."""
+        """Sets of pods that elastic jobs may have beyond those that they need; their status does not say so yet."""
         self._preempted: dict[Key, str] = {}
         """Jobs that were preempted and whose pods have not all ended, and why, for people."""
         self._waiting: Mapping[Key, Wait] = {}
@@ -212,7 +214,7 @@ def _asks_for_the_same(admitted: GpuRequest | None, request: GpuRequest) -> bool
     if admitted is None or admitted.gpus != request.gpus:
         return False
     shapes = [
-        None if one is None else (one.resource, one.gpus_per_pod, one.num_most)
+        None if one is None else (one.resource, one.gpus_per_set, one.num_most)
         for one in (admitted.extra, request.extra)
     ]
     return shapes[0] == shapes[1]
@@ -234,7 +236,7 @@ def _admitted(request: GpuRequest) -> Admission:
     admission = Admission(True, AdmittedReason.ADMITTED, message, held)
     if extra is None:
         return admission
-    return replace(admission, num_extra_workers=extra.num_granted, is_shrinking=bool(returning))
+    return replace(admission, num_extra_workers=extra.num_granted * extra.pods_per_set, is_shrinking=bool(returning))
 
 
 def _listed(gpus: Gpus) -> str:

@@ -103,7 +103,10 @@ def _manager_of_active(workload: Object) -> str:
 def _admitted(job: RLJob, message: str, count: int, queue: str) -> Admission:
     """Return that the job may have so many workers, until it is evicted."""
     workers = job.spec.workers
-    extra = count - workers.least_replicas if workers.is_elastic else None
+    extra = None
+    if workers.is_elastic:  # Kueue counts single pods. Those that make no whole set are left to it.
+        extra = count - workers.least_replicas
+        extra -= extra % job.spec.pods_per_step
     return Admission(True, AdmittedReason.ADMITTED, message, gang(job.spec, count), queue, num_extra_workers=extra)
 
 

@@ -266,6 +266,19 @@ class TestMissingPods:
         cluster.step()
         assert (cluster.asked(), cluster.status.phase) == (2, Phase.RUNNING)
 
+    def test_a_job_whose_replicas_lie_in_two_pods_starts_with_whole_sets(self) -> None:
+        workers = {"replicas": 4, "minReplicas": 2, "gpusPerPod": 1}
+        cluster = Elastic(spec={"workers": workers, "trainer": {"fsdpSize": 2}, "reward": {"pods": 0}}, granted=3)
+        for _ in range(8):
+            cluster.step()
+            cluster.kubelet()
+            if "demo-worker-3" in cluster.pods:
+                cluster.change("demo-worker-3", phase="Pending", scheduled=False, ready=False, node=None)
+        cluster.acknowledge_once()
+        cluster.pass_time(PATIENCE.total_seconds())
+        cluster.step()
+        assert (cluster.asked(), cluster.status.phase) == (2, Phase.RUNNING)
+
     def test_a_pod_that_has_a_node_is_given_time_to_pull_its_image(self, job: Elastic) -> None:
         self.without(job, 1)
         job.change("demo-worker-1", unschedulable=None, scheduled=True, node="node-1")

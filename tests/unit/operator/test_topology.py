@@ -51,6 +51,22 @@ def test_workers_and_trainers_seek_the_domain_of_their_job(required: bool, affin
     assert "affinity" not in pods.reward_pod(job, CONFIG, 1, 0, "10.0.0.1")["spec"]
 
 
+def test_the_pods_of_a_replica_seek_each_other_besides_the_domain_of_their_job() -> None:
+    workers, topology = {"replicas": 4, "gpusPerPod": 2}, {"topology": {"key": RACK}}
+    job = make_job(scheduling=topology, workers=workers, trainer={"fsdpSize": 4})
+    for index, mates in ((0, ["0", "1"]), (3, ["2", "3"])):
+        affinity = pods.worker_pod(job, CONFIG, 1, index, "10.0.0.1", 1)["spec"]["affinity"]["podAffinity"]
+        of_job, of_set = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert of_job["podAffinityTerm"]["labelSelector"] == OF_THE_JOB
+        assert of_set["podAffinityTerm"] == {
+            "topologyKey": RACK,
+            "labelSelector": {
+                "matchLabels": {"longshore.dev/job": "demo", "longshore.dev/component": "worker"},
+                "matchExpressions": [{"key": "longshore.dev/index", "operator": "In", "values": mates}],
+            },
+        }
+
+
 @pytest.mark.parametrize(("required", "otherwise"), [(True, "DoNotSchedule"), (False, "ScheduleAnyway")])
 def test_pods_are_spread_evenly_over_the_domains(required: bool, otherwise: str) -> None:
     spec = worker(topology={"mode": "Spread", "key": RACK, "required": required})

@@ -51,8 +51,8 @@ def _config(settings: ForeignSettings) -> str | None:
      *(f"{MEGATRON}.{name}_parallel_size" for name in _SIZES)],
     ["spec.trainer.backend", "spec.trainer.fsdpSize", "spec.trainer.tensorParallelSize",
      "spec.trainer.pipelineParallelSize", "spec.trainer.contextParallelSize"],
-    "Megatron also for sizes above 1 and `*megatron*` configurations, else Torch. A replica lies inside one pod, so "
-    "FSDP over more GPUs becomes FSDP over those of a pod",
+    "Megatron also for sizes above 1 and `*megatron*` configurations, else Torch. Unset, "
+    "FSDP over all GPUs becomes FSDP over those of a pod",
     actor_rollout_ref__actor__strategy="fsdp",
     actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
 )  # fmt: skip
@@ -68,9 +68,7 @@ def trainer(settings: ForeignSettings) -> EntryOutcome:
         raise Refused(key, f"{settings[key]} is not available; choose fsdp or megatron")
     key, per_pod = f"{ACTOR}.fsdp_config.fsdp_size", workers.convert(settings).fields["spec.workers.gpusPerPod"]
     size = settings.count(key) or per_pod
-    if size > per_pod:
-        lost[key] = f"a replica lies inside one pod: fsdpSize is {per_pod}"
-    return EntryOutcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": min(size, per_pod)}, lost)
+    return EntryOutcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": size}, lost)
 
 
 @entry(

@@ -241,6 +241,14 @@ class TestElasticJobs:
         request = asked(make_job(workers=ELASTIC))
         assert (request.gpus, request.extra) == ({GPU: 2}, Extra(GPU, 1, 4))
 
+    def test_a_job_whose_replicas_lie_in_two_pods_each_takes_and_returns_whole_sets(self) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 6}, workers=4)
+        status = RLJobStatus(attempt=1, admission=held, assignment={"size": JobSize(epoch=1, workers=4, held=5)})
+        job = make_job(status, workers=ELASTIC, trainer={"fsdpSize": 2})
+        assert asked(job).extra == Extra(GPU, 2, 2, num_granted=1, num_held=2, is_settled=False, pods_per_set=2)
+        admission = ledger(asked(job)).state(asked(job).key)
+        assert admission is not None and admission.num_extra_workers == 2
+
     def test_a_job_that_runs_holds_what_was_granted_and_what_has_not_gone(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
         size = JobSize(epoch=1, workers=3, held=3)

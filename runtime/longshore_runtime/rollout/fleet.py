@@ -166,8 +166,8 @@ def require_possible(tp_size: int, workers: Workers) -> None:
         raise EngineStartError("workers.gpusPerPod: pods without GPUs hold one engine each, of one size")
     if not is_possible(workers.gpus_per_pod, workers.replicas, tp_size):
         raise EngineStartError(
-            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill {workers.replicas} pods of "
-            f"{workers.gpus_per_pod}"
+            f"workers.gpusPerPod: engines of {tp_size} GPUs do not fill pods of {workers.gpus_per_pod}, "
+            f"whose number is {workers.replicas}"
         )
 
 

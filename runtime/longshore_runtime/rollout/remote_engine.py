@@ -260,7 +260,8 @@ class EngineHandle:
             error = future.exception()
             assert error is not None, "`follow` never returns"
             self._loss = (pod, error)
-        ray.kill(self._actor)
+        # In a thread of its own: Ray answers nothing while its thread is in this function.
+        threading.Thread(target=ray.kill, args=(self._actor,), name=f"end-{self.engine}", daemon=True).start()
 
     def _lost_part(self) -> str | None:
         """Return why the engine was ended, if the part in another pod than the first was lost."""

@@ -304,14 +304,13 @@ def test_engines_regroup_across_pods_and_are_lost_with_either_of_them(start: Sta
     assert (job.pool.pods_of(engine), job.pool.num_gpus_of(engine)) == ((0, 1), 4)
     assert job.pool.engines_on([0]) == job.pool.engines_on([1]) == (engine,)
     job.samples(engine, policy_version=0)
-    for part in job.pool._fleet[engine]._actors[::-1]:
-        ray.kill(part)
+    for place in (1, 0):
+        ray.kill(job.pool._fleet[engine]._actors[place])
         assert lost_engine(job.next_event()) == engine
         job.pool.replace(engine)
         assert job.next_event() == EngineJoined(engine)
         job.samples(engine, policy_version=0)
-    # Of the parts, the second pod told of its own, although it is not the one in which the engine steps.
-    assert [message.partition(" exited")[0] for _, message in job.notices] == [f"engine {engine} (worker 0)"] * 2
+    assert {message.partition(" exited")[0] for _, message in job.notices} == {f"engine {engine} (worker 0)"}
     job.pool.regroup(1)
     assert [job.pool.pods_of(one) for one in job.pool.serving()] == [(0,), (0,), (1,), (1,)]
 

@@ -67,7 +67,7 @@ def objectives_page() -> str:
         "`advantage` says how the reward r of a response becomes its advantage A. Deviations are unbiased.",
         f"{', '.join(f'`{one}`' for one in OF_WHOLE_BATCH)} need the whole batch",
         "before the first advantage is known, so a step makes one update after the round;",
-        f"{' and '.join(f'`{one}`' for one in WITHOUT_SIBLINGS)} also work with `responsesPerPrompt: 1`.",
+        f"{', '.join(f'`{one}`' for one in WITHOUT_SIBLINGS)} also work with `responsesPerPrompt: 1`.",
         "",
         *_attributes(Estimator),
         "",

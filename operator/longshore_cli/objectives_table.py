@@ -56,6 +56,8 @@ _ROWS: Final = (
     ("VESPO", "2602.10693", "", "TRL `vespo`", "for whole responses of older weights"),
     ("GPG", "2504.02546", "", "verl `gpg`", "strictly on-policy"),
     ("DRO", "2405.19107", "`beta`", "verl `dro`", "for data of older weights, without ratios"),
+    ("PPO", "1707.06347", "`valueLearningRate`, `valueModel`", "verl, TRL `ppo`", "for long or single responses"),
+    ("TPPO", "2506.15050", "the same", "", "with PartialRollout, to learn from responses that go on"),
     ("Distillation", "2306.13649", "`teacher`, `rewardWeight`", "verl, prime-rl", "where a better model is at hand"),
     ("Custom", "", "`importPath`", "", "for a [loss of your own](../how-to/write-an-objective.md)"),
 )

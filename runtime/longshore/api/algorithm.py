@@ -7,10 +7,10 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel
 from longshore.api.correction import RolloutCorrection
-from longshore.api.objectives.advantages import WITHOUT_SIBLINGS
+from longshore.api.objectives.advantages import WITHOUT_SIBLINGS, Estimator
 from longshore.api.objectives.distillation import Distillation, Teacher
 from longshore.api.objectives.grpo import Grpo
-from longshore.api.objectives.registry import AnyObjective, having_advantage
+from longshore.api.objectives.registry import UNFINISHED, WITH_CRITIC, AnyObjective, having_advantage
 from longshore.api.rules import Rule
 from longshore.api.warm_start import WarmStart
 
@@ -44,8 +44,22 @@ _RULES: Final = (
         "self.responsesPerPrompt >= 2 || self.objective.name == 'Distillation' || "
         + having_advantage("self.objective", WITHOUT_SIBLINGS),
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
-        f"be 0: raise it, choose Distillation, or set objective.advantage to {' or '.join(WITHOUT_SIBLINGS)}, which "
-        "compare the responses of the batch",
+        "be 0: raise it, choose Distillation, PPO or TPPO, or set objective.advantage to "
+        f"{' or '.join(one for one in WITHOUT_SIBLINGS if one is not Estimator.GAE)}, which compare the responses of "
+        "the batch",
+    ),
+    Rule(
+        "responsesPerPrompt",
+        f"self.responsesPerPrompt == 1 || !(self.objective.name in {UNFINISHED})",
+        f"responsesPerPrompt must be 1 with {' and '.join(UNFINISHED)}, since a response that waits for its siblings "
+        "has no reward for its last tokens: set it, and raise promptsPerStep",
+    ),
+    Rule(
+        "objective.advantage",
+        "!has(self.objective.advantage) || "
+        f"(self.objective.advantage == '{Estimator.GAE}') == (self.objective.name in {WITH_CRITIC})",
+        f"advantage {Estimator.GAE} belongs to {' and '.join(WITH_CRITIC)}, which have a critic and no other "
+        "advantage: remove it, or choose another name",
     ),
     Rule(
         "dynamicSampling",
@@ -92,8 +106,8 @@ class Algorithm(ApiModel, rules=_RULES):
     prompts_per_step: int = Field(ge=1, le=65_536)
     """Number of prompts that one step trains on (P0)."""
     responses_per_prompt: int = Field(ge=1, le=4_096)
-    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 with Distillation and where
-    responses are compared within the batch, as by ReinforcePlusPlus."""
+    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 with Distillation, with PPO and
+    TPPO, and where responses are compared within the batch, as by ReinforcePlusPlus."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """Number of prompts that one optimizer update takes. A smaller number than promptsPerStep gives several updates on
     one rollout. Unset: all prompts of the step."""

@@ -13,7 +13,7 @@ from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model, Source
 from longshore.api.objectives.advantages import OF_WHOLE_BATCH
 from longshore.api.objectives.custom import Custom
-from longshore.api.objectives.registry import having_advantage
+from longshore.api.objectives.registry import UNFINISHED, WITH_CRITIC, having_advantage
 from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward
@@ -64,6 +64,8 @@ _ONE_UPDATE: Final = (
     "self.algorithm.?promptsPerUpdate.orValue(self.algorithm.promptsPerStep) == self.algorithm.promptsPerStep"
 )
 _WHOLE_BATCH: Final = having_advantage("self.algorithm.objective", OF_WHOLE_BATCH)
+_WITH_CRITIC: Final = f"(self.algorithm.objective.name in {WITH_CRITIC})"
+_UNFINISHED: Final = f"(self.algorithm.objective.name in {UNFINISHED})"
 # Kubernetes estimates that comparisons of optional values cost too much.
 _MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
@@ -118,8 +120,9 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.handover",
-        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && !{_WHOLE_BATCH}",
-        f"handover must be AfterRound with advantage {', '.join(OF_WHOLE_BATCH)} or epochsPerStep above 1, which need "
+        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && !{_WHOLE_BATCH} && !{_WITH_CRITIC}",
+        f"handover must be AfterRound with advantage {', '.join(OF_WHOLE_BATCH)}, {' or '.join(WITH_CRITIC)}, or "
+        "epochsPerStep above 1, which need "
         "the whole batch before the first update: set it",
     ),
     Rule(
@@ -129,8 +132,9 @@ _RULES: Final = (
     ),
     Rule(
         "algorithm.promptsPerUpdate",
-        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !{_WHOLE_BATCH}",
-        f"promptsPerUpdate does not apply to handover Streamed and to advantage {', '.join(OF_WHOLE_BATCH)}, which "
+        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !{_WHOLE_BATCH} && !{_UNFINISHED}",
+        f"promptsPerUpdate does not apply to handover Streamed, {' or '.join(UNFINISHED)}, and to advantage "
+        f"{', '.join(OF_WHOLE_BATCH)}, which "
         "make one update of the whole batch: remove it",
     ),
     Rule(
@@ -144,6 +148,23 @@ _RULES: Final = (
         "!has(self.trainer.lora) || self.rollout.engine.sleepLevel < 2",
         "sleepLevel must be below 2 with trainer.lora, because the weights that engines drop are never sent again: set "
         "it to 1",
+    ),
+    Rule(
+        "rollout.strategy",
+        f"!{_UNFINISHED} || self.rollout.strategy == 'PartialRollout'",
+        f"strategy must be PartialRollout with {' and '.join(UNFINISHED)}, which trains on responses that it leaves "
+        "over: set it, or choose another objective",
+    ),
+    Rule(
+        "trainer.backend",
+        f"!{_WITH_CRITIC} || self.trainer.backend != 'Megatron'",
+        f"backend Megatron has no critic, which {' and '.join(WITH_CRITIC)} needs: choose Torch",
+    ),
+    Rule(
+        "trainer.lora",
+        f"!{_WITH_CRITIC} || !has(self.trainer.lora)",
+        f"lora does not apply to {' and '.join(WITH_CRITIC)}, whose critic has no adapter: remove it, or choose "
+        "another objective",
     ),
     belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(

@@ -192,7 +192,7 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
     trainer = spec.trainer
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     own = model.num_parameters / shards
-    lora = trained_adapter(spec)
+    lora, with_critic = trained_adapter(spec), spec.algorithm.objective.has_critic
     # Without its adapter, a model is its own reference; a teacher is another one.
     is_own_reference = lora is not None and spec.algorithm.teacher is None
     has_reference = spec.algorithm.has_reference and not trainer.offload_reference and not is_own_reference
@@ -202,8 +202,9 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
         "weights": trained * _WEIGHT_BYTES,
         "gradients": trained * _GRADIENT_BYTES,
         "reference": own * _WEIGHT_BYTES if has_reference else 0.0,
+        "critic": own * (_WEIGHT_BYTES + _GRADIENT_BYTES) if with_critic else 0.0,
     }
-    moments = {"moments": trained * _MOMENT_BYTES / _moment_shards(spec)}
+    moments = {"moments": trained * _MOMENT_BYTES / _moment_shards(spec) * (2 if with_critic else 1)}
     passing = {
         **state,
         **(moments if _moments_stay(spec) else {}),

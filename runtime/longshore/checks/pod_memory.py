@@ -216,7 +216,8 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = Fa
     num_others = int(lora is not None) + int(
         algorithm.has_reference and (lora is None or algorithm.teacher is not None)
     )
-    state_bytes = trained * _STATE_BYTES + num_others * model.num_parameters * _VALUE_BYTES
+    num_models = 2 if algorithm.objective.has_critic else 1
+    state_bytes = num_models * trained * _STATE_BYTES + num_others * model.num_parameters * _VALUE_BYTES
     longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
     values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)

@@ -35,6 +35,11 @@ _TASK_ANSWER_S: Final = 0.001
 """The same of the built-in task."""
 
 
+_CRITIC_FORWARDS: Final = 4
+"""Forward passes that a critic costs: its values before the first update, a pass forward, and one back, which costs as
+much as two."""
+
+
 class Training(StrEnum):
     """When the trainer computes."""
 
@@ -274,7 +279,7 @@ def job_of(
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             lora_rank=None if spec.trainer.lora is None else spec.trainer.lora.rank,
-            num_extra_forwards=int(algorithm.has_reference),
+            num_extra_forwards=int(algorithm.has_reference) + _CRITIC_FORWARDS * algorithm.objective.has_critic,
             compares_with_trainer=is_relative_to_trainer(algorithm.objective, algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,

@@ -90,7 +90,22 @@ class CausalLM(torch.nn.Module):
     def response_tokens(
         self, samples: Sequence[Sample], temperature: float, *, differentiates_entropies: bool = False
     ) -> FlatResponseTokens:
-        """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
+        """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens."""
+
+        def compute(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            return token_log_probs(
+                hidden,
+                self._head,
+                targets,
+                temperature,
+                self._chunk_tokens,
+                differentiates_entropies=differentiates_entropies,
+            )
+
+        return FlatResponseTokens(*self._at_response_tokens(samples, compute))
+
+    def _at_response_tokens(self, samples: Sequence[Sample], compute: Callable[[Tensor, Tensor], T]) -> T:
+        """Compute something of the hidden states before each response token of the samples, and of that token.
 
         Without samples, it makes a pass over one token without results, for ranks that compute together.
         """
@@ -101,8 +116,7 @@ class CausalLM(torch.nn.Module):
         lengths = [len(one) for one in tokens]
         join = _behind_another if self._packs else _as_rows
         row, mask = join(tokens).long().to(self.device), join(predicts).to(self.device)
-        found = self._run(lambda: self._log_probs(row, mask, lengths, temperature, differentiates_entropies))
-        return FlatResponseTokens(*found)
+        return self._run(lambda: self._at(row, mask, lengths, compute))
 
     def forward(self, compute: Callable[[], T]) -> T:
         """Call a function that computes with the model, within what hooks do before and after a pass."""
@@ -113,28 +127,16 @@ class CausalLM(torch.nn.Module):
         result: T = self(compute)
         return result
 
-    def _log_probs(
-        self,
-        tokens: Tensor,
-        predicts: Tensor,
-        lengths: Sequence[int],
-        temperature: float,
-        differentiates_entropies: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Compute log-probabilities and entropies of the tokens after positions where `predicts` is true.
+    def _at(
+        self, tokens: Tensor, predicts: Tensor, lengths: Sequence[int], compute: Callable[[Tensor, Tensor], T]
+    ) -> T:
+        """Call a function with the hidden states where `predicts` is true, and with the tokens after them.
 
         Tokens and `predicts` have sequences of these lengths, one behind the other in one row or each in a padded row.
         """
         hidden = self._hidden(tokens, lengths if self._packs else None)
         targets = tokens.roll(-1, dims=1)[predicts]
-        return token_log_probs(
-            hidden[predicts],
-            self._head,
-            targets,
-            temperature,
-            self._chunk_tokens,
-            differentiates_entropies=differentiates_entropies,
-        )
+        return compute(hidden[predicts], targets)
 
     @property
     def _head(self) -> torch.nn.Module:

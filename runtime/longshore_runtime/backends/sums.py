@@ -47,6 +47,20 @@ class CorrectionSums:
 
 
 @dataclass(frozen=True)
+class CriticSums:
+    """Sums of a critic over loss-mask tokens."""
+
+    num_tokens: int = 0
+    loss: float = 0.0
+    clipped: float = 0.0
+    """Number of tokens whose loss is that of a clipped value."""
+
+    def __add__(self, other: "CriticSums") -> "CriticSums":
+        """Return the sums over two disjoint sets of samples."""
+        return CriticSums(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
 class GradientSums:
     """Sums over the loss-mask tokens of the samples of one `accumulate`, to be added over calls and replicas."""
 
@@ -69,6 +83,8 @@ class GradientSums:
     """Largest |train - rollout| log-probability of these compared tokens (a maximum, not a sum)."""
     correction: CorrectionSums = field(default_factory=CorrectionSums)
     """Sums of the correction, with `rolloutCorrection`."""
+    critic: CriticSums = field(default_factory=CriticSums)
+    """Sums of the critic, if there is one."""
 
     @property
     def mean_mismatch(self) -> float | None:

@@ -11,6 +11,7 @@ from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS
 from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.value_model import ValueModel
 from longshore_runtime.backends.world import World
 
 
@@ -38,6 +39,10 @@ class Replica:
         With `lora`, an adapter of it is trained, which has no values yet.
         """
         return CausalLM(directory, self._device, lora)
+
+    def load_value_model(self, directory: Path) -> ValueModel:
+        """Load this rank's part of a value model that begins as a Hugging Face directory of a language model."""
+        return ValueModel(directory, self._device)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return what each pass that this rank makes is over, given the micro-batches of its samples."""

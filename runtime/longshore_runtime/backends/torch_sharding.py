@@ -26,6 +26,7 @@ from longshore_runtime.backends.pretrained import empty_pretrained
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
+from longshore_runtime.backends.value_model import HEAD, HEAD_WEIGHT, ValueModel
 from longshore_runtime.backends.world import World
 
 _ROUNDING: Final = 0.03
@@ -73,6 +74,10 @@ class ShardedReplica(Replica):
     def load(self, directory: Path, lora: Lora | None = None) -> CausalLM:
         """Read this rank's shards of a model; all ranks of the replica must call this together."""
         return ShardedCausalLM(directory, self._mesh, self._device, self._dtype, lora)
+
+    def load_value_model(self, directory: Path) -> ValueModel:
+        """Read this rank's shards of a value model; all ranks of the replica must call this together."""
+        return ShardedValueModel(directory, self._mesh, self._device, self._dtype)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return equally many passes on every rank, since ranks compute together; the last ones may be empty."""
@@ -171,10 +176,14 @@ class ShardedCausalLM(CausalLM):
         # With zeros, an adapter changes nothing until it gets its values.
         apply(lambda tensor: torch.zeros_like(tensor, device=self.device) if tensor.is_meta else tensor)
         for name, parameter in self.file_names.parameters():
-            _own(parameter).copy_(self.file_names.together(name, files, _rows(parameter)))
+            _own(parameter).copy_(self._stored(name, files, _rows(parameter)))
         for part, buffer in self.file_names.buffers():
             buffer.copy_(files.read(part))
         self.file_names.require_same_values(_own, _rows)
+
+    def _stored(self, name: str, files: TensorFiles, rows: slice) -> Tensor:
+        """Read rows of a parameter."""
+        return self.file_names.together(name, files, rows)
 
     def _shard(self) -> None:
         mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
@@ -197,3 +206,15 @@ class ShardedCausalLM(CausalLM):
             if not torch.is_grad_enabled():
                 # Until a backward pass, and some models have none, FSDP keeps what is around the layers whole.
                 cast(FSDPModule, self).reset_iter_state()
+
+
+class ShardedValueModel(ValueModel, ShardedCausalLM):
+    """A value model that is sharded layer by layer; the head is a unit of its own, which computes in float32."""
+
+    def _shard(self) -> None:
+        fully_shard(self.module.get_submodule(HEAD), mesh=self._mesh)
+        super()._shard()
+
+    def _stored(self, name: str, files: TensorFiles, rows: slice) -> Tensor:
+        """Read rows of a parameter; the head, which files do not have, begins as zeros."""
+        return torch.zeros(()) if name == HEAD_WEIGHT else super()._stored(name, files, rows)

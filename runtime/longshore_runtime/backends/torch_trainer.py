@@ -71,7 +71,7 @@ class _Gradients:
 
 
 @dataclass(frozen=True)
-class _MicroBatch:
+class MicroBatch:
     """Samples of one pass."""
 
     samples: Sequence[Sample]
@@ -85,6 +85,9 @@ class TorchTrainer:
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
 
+    _learning_rate_field = "algorithm.learningRate"
+    """Field to blame for gradients that are not finite."""
+
     def __init__(
         self,
         directory: Path,
@@ -93,8 +96,9 @@ class TorchTrainer:
         sizes: ParallelSizes | None = None,
         meter: WorkMeter | None = None,
         reference: Path | None = None,
+        replica: Replica | None = None,
     ) -> None:
-        """Join `world` and load a Hugging Face directory.
+        """Join `world`, unless as part of a `replica` that has, and load a Hugging Face directory.
 
         `reference`: directory of the frozen model, if the options ask for one; None: the same directory.
 
@@ -109,8 +113,8 @@ class TorchTrainer:
         torch.manual_seed(options.seed)
         allow_new_shapes()
         dtype = compute_dtype(options, self._device)
-        self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
-        self._model = self._replica.load(directory, options.lora)
+        self._replica = replica or join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
+        self._model = self._load_model(directory)
         if (adapter := self._model.adapter) is not None:
             adapter.initialise(options.seed, self._replica.own, self._replica.rows)
         # Without its adapter, the model is the reference, unless that is a teacher.
@@ -180,7 +184,7 @@ class TorchTrainer:
         self._replica.add_up(gradients)
         gradients /= denominator
         norm = self._replica.norm(gradients)
-        require_finite(norm, version)
+        require_finite(norm, version, self._learning_rate_field)
         gradients *= clipping(self._options, norm)
         rate = learning_rate(self._options.schedule, version)
         for group in self._optimizer.param_groups:
@@ -190,6 +194,11 @@ class TorchTrainer:
         self.discard()
         self._policy_version = version
         return UpdateReport(norm, rate, version)
+
+    @property
+    def replica(self) -> Replica:
+        """Return the replica that this rank belongs to."""
+        return self._replica
 
     @property
     def policy_version(self) -> int:
@@ -234,7 +243,7 @@ class TorchTrainer:
             return
         directory.mkdir(parents=True, exist_ok=True)
         module = self._model.module
-        module.config.architectures = [type(module).__name__]
+        module.config.architectures = [self._architecture]
         module.config.save_pretrained(directory)
         if not (self._directory / _GENERATION).exists() and module.can_generate():
             module.generation_config.save_pretrained(directory)
@@ -290,32 +299,32 @@ class TorchTrainer:
             self._reference_place.wake()
             self._awake = True
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
+    def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         """Return this rank's micro-batches, with log-probabilities of the reference if there is one.
 
         Some are empty if other ranks of the replica have more; there are none if none of them has any.
         """
         parts = [[samples[index] for index in indices] for indices in self._passes(samples)]
         if not self._has_reference or not parts:
-            return [_MicroBatch(part) for part in parts]
+            return [MicroBatch(part) for part in parts]
         model, temperature = self._reference or self._model, self._options.temperature
         adapter_off = nullcontext() if model.adapter is None else model.adapter.off()
         place = self._reference_place.computing(self._leave_device, self._return_to_device)
         with place, adapter_off, torch.no_grad():
             each = self._meter.each(parts, len(samples))
-            return [_MicroBatch(part, model.response_tokens(part, temperature).log_probs) for part in each]
+            return [MicroBatch(part, model.response_tokens(part, temperature).log_probs) for part in each]
 
     def _passes(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Return the indices of the samples of each pass that this rank makes."""
         lengths = [sample.num_tokens for sample in samples]
         return self._replica.passes(self._model.micro_batches(lengths, self._options.max_tokens_per_micro_batch))
 
-    def _pass_over(self, micro_batches: Sequence[_MicroBatch], num_samples: int) -> GradientSums:
+    def _pass_over(self, micro_batches: Sequence[MicroBatch], num_samples: int) -> GradientSums:
         """Run forward, and backward if gradients are enabled; `num_samples` counts those of this rank."""
         each = self._meter.each(micro_batches, num_samples)
         return sum((self._pass(micro_batch) for micro_batch in each), GradientSums())
 
-    def _pass(self, micro_batch: _MicroBatch) -> GradientSums:
+    def _pass(self, micro_batch: MicroBatch) -> GradientSums:
         samples = micro_batch.samples
         tokens = self._model.response_tokens(
             samples,
@@ -335,6 +344,14 @@ class TorchTrainer:
 
     def _return_to_device(self) -> None:
         self._weights.come_back()
+
+    @property
+    def _architecture(self) -> str:
+        """Name of the class of transformers that opens a checkpoint."""
+        return type(self._model.module).__name__
+
+    def _load_model(self, directory: Path) -> CausalLM:
+        return self._replica.load(directory, self._options.lora)
 
     def _frozen(self, directory: Path) -> CausalLM:
         reference = self._replica.load(directory)

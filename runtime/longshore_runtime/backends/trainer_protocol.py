@@ -59,6 +59,12 @@ class Sample(ComparedByValue):
     old_log_probs: LogProbs | None = None
     """[num_response_tokens]: log-probabilities under the trainer's weights at the start of the step, or the engine's
     where these are gone (`policy.old_log_probs`); None: under the trainer's present weights."""
+    values: LogProbs | None = None
+    """[num_response_tokens]: values that the critic gave each token before it was sampled; None: there is no critic."""
+    returns: LogProbs | None = None
+    """[num_response_tokens]: what these values should have been; None: that is not known yet, or there is no critic."""
+    is_finished: bool = True
+    """Whether the response has ended: one that goes on in a later round is trained on, but not in the batch."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt_tokens", token_ids(self.prompt_tokens))
@@ -67,8 +73,9 @@ class Sample(ComparedByValue):
             assert len(self.advantage) == len(self.trajectory), "every token has an advantage"
         if self.loss_mask is not None:
             object.__setattr__(self, "loss_mask", mask(self.loss_mask))
-        if self.old_log_probs is not None:
-            object.__setattr__(self, "old_log_probs", log_probs(self.old_log_probs))
+        for name in ("old_log_probs", "values", "returns"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, log_probs(values))
 
     @property
     def response(self) -> ResponseId:
@@ -121,6 +128,11 @@ class Sample(ComparedByValue):
         return bool(np.any(self.advantage[self.in_loss]))
 
     @property
+    def has_return(self) -> Mask:
+        """Mask [num_response_tokens] of the sampled tokens from which a critic learns, in the policy's loss or not."""
+        return np.zeros(len(self.trajectory), np.bool_) if self.returns is None else self.trajectory.mask
+
+    @property
     def num_compared_tokens(self) -> int:
         """Number of loss-mask tokens that the round's own weights sampled."""
         return int(np.count_nonzero(self.in_loss[self.num_stale_tokens :]))
@@ -134,6 +146,8 @@ class UpdateReport:
     learning_rate: float
     policy_version: int
     """Number of optimizer steps done."""
+    critic: "UpdateReport | None" = None
+    """Outcome of the step of the critic, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -287,3 +301,10 @@ class Trainer(Protocol):
 
     def wake(self) -> None:
         """Take the accelerator's memory back, for weights and gradients; optimizer state follows for the update."""
+
+
+class ValuingTrainer(Trainer, Protocol):
+    """A trainer with a critic, which it trains on the same samples, in the same updates."""
+
+    def values(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
+        """Return the critic's values of the response tokens, by place in `samples`, as `log_probs` does."""

@@ -56,11 +56,11 @@ def clipping(options: TrainerOptions, norm: float) -> float:
     return min(1.0, options.max_grad_norm / (norm + 1e-6))
 
 
-def require_finite(norm: float, step: int) -> None:
+def require_finite(norm: float, step: int, field: str = "algorithm.learningRate") -> None:
     """Raise UserError for gradients that are not finite; the weights are still those before the step."""
     if not math.isfinite(norm):
         raise UserError(
-            f"algorithm.learningRate: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
+            f"{field}: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
             "it; lower the learning rate and continue from the newest checkpoint in a new job"
         )
 

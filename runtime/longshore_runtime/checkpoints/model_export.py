@@ -20,7 +20,7 @@ from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 ADAPTER: Final = "adapter"
 """Name of the directory with the final adapter, beside that of the final model."""
-_NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
+_NO_WEIGHTS: Final = ("*.pt", "optimizer", "critic", BACKEND_FILE)
 """Files besides the weights in the trainer's part, by the names that the backends use."""
 _IGNORED: Final = shutil.ignore_patterns(*_NO_WEIGHTS)
 

@@ -52,16 +52,16 @@ def load_tokenizer(directory: Path, repository: str | None = None, field: str | 
     return tokenizer
 
 
-def require_same_tokens(student: Any, teacher: Any) -> None:
-    """Raise UserError unless a teacher has the tokens of its student, so that it reads what the student samples.
+def require_same_tokens(own: Any, other: Any, field: str) -> None:
+    """Raise UserError unless the model of this field has the tokens of the model in training, whose samples it reads.
 
-    It may have more of them, which the student never samples.
+    It may have more of them, which are never sampled.
     """
-    known = teacher.get_vocab()
-    for token, number in student.get_vocab().items():
+    known = other.get_vocab()
+    for token, number in own.get_vocab().items():
         if known.get(token) != number:
             theirs = f"token {known[token]}" if token in known else "no token"
             raise UserError(
-                f"algorithm.objective.teacher: the tokenizer of the teacher differs from that of the model: {token!r} "
-                f"is token {number} of the model and {theirs} of the teacher; choose a teacher with the same tokenizer"
+                f"{field}: its tokenizer differs from that of the model: {token!r} is token {number} of the model and "
+                f"{theirs} of this one; choose a model with the same tokenizer"
             )

@@ -13,6 +13,8 @@ import structlog
 from longshore.api.names import Component
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.distillation import AT as TEACHER
+from longshore.api.objectives.with_critic import AT as VALUE_MODEL
+from longshore.api.objectives.with_critic import ObjectiveWithCritic
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
@@ -169,9 +171,12 @@ class PartsBuilder:
         spec = self._spec
         tokenizer = load_tokenizer(self._storage.resolve(self.model), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
-        if inputs.teacher is not None:
-            require_same_tokens(tokenizer, load_tokenizer(self._storage.resolve(inputs.teacher), field=TEACHER))
-            self._teacher = inputs.teacher
+        self._teacher, others = inputs.teacher, {TEACHER: inputs.teacher}
+        if isinstance(algorithm.objective, ObjectiveWithCritic):
+            others[VALUE_MODEL] = algorithm.objective.value_model
+        for field, other in others.items():
+            if other is not None:
+                require_same_tokens(tokenizer, load_tokenizer(self._storage.resolve(other), field=field), field)
         prompts = with_row_fields(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)

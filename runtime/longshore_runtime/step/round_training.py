@@ -23,7 +23,7 @@ from longshore_runtime.step.rollout import RunningStep, run_round
 from longshore_runtime.step.step_work import step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.trainer.updates import StepTraining, StepWork
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, unfinished_samples
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,11 @@ class RoundTraining:
             train_on=step.work.train_on,
         )
         rolled_out_s = clock.now_s()
+        algorithm = self._options.algorithm
+        if algorithm.objective.trains_unfinished:
+            assert isinstance(step.work, StepUpdates), "advantages of values are known after the round"
+            records, version = parts.prompts.train, state.policy_version
+            step.work.train_on_unfinished(unfinished_samples(result.kept, records, algorithm, version))
         trained = self._train(step, state)
         return TrainedRound(
             step,

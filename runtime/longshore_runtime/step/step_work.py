@@ -4,6 +4,7 @@ import queue
 from collections.abc import Sequence
 from functools import partial
 
+from longshore.api.objectives.with_critic import ObjectiveWithCritic
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.long_round_updates import streams_gradients, update_sizes
@@ -66,6 +67,7 @@ def step_work(
         num_epochs=algorithm.epochs_per_step,
         computes_old_log_probs=computes,
         compares_later_with_engine=is_relative and not computes,
+        critic=objective if isinstance(objective, ObjectiveWithCritic) else None,
         verify=verify,
         max_mismatch=limit,
     )

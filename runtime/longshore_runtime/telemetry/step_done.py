@@ -99,7 +99,7 @@ def _rewards(result: RoundResult) -> dict[ResponseId, float]:
 
 
 def _updates(trained: StepTraining) -> tuple[UpdatePasses, ...]:
-    works = [trained.old_log_probs_work, *(update.work for update in trained.updates)]
+    works = [trained.old_log_probs_work, trained.values_work, *(update.work for update in trained.updates)]
     return tuple(work for work in works if work is not None)
 
 

@@ -4,7 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Final, get_args
+
+import numpy as np
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.round import ResponseId
@@ -19,6 +21,9 @@ from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.updates import StepTraining, off_policy_token_share
 from longshore_runtime.trajectories.episode import Episode
+
+_LEAST_VARIANCE: Final = 1e-5
+"""Number added to the variance of returns, as in verl, so that the explained share is finite."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def step_metrics(
         "timing_s/reward": times.reward_s,
         "timing_s/update_actor": times.train_s,
         **_optional("timing_s/old_log_prob", trained.old_log_probs_s),
+        **_optional("timing_s/values", trained.values_s),
         "timing_s/update_weights": times.publish_s,
         "timing_s/step": times.step_s,
         "perf/time_per_step": times.step_s,
@@ -119,6 +125,7 @@ def step_metrics(
         "critic/rewards/min": min(rewards),
         "critic/advantages/mean": _mean(advantages),
         "critic/returns/mean": _mean(advantages),
+        **_critic(trained),
         "actor/entropy": sums.entropy / num_loss_tokens,
         "actor/pg_loss": _mean([update.sums.policy_loss / update.denominator for update in trained.updates]),
         "actor/kl_loss": sums.kl / num_loss_tokens,
@@ -172,6 +179,29 @@ def _episodes(episodes: Sequence[Episode], failures: Mapping[FailureCause, int])
         "episodes/failed_calls": sum(one.num_failed_calls for one in episodes),
         "episodes/restarts": sum(one.num_restarts for one in episodes),
         **{f"episodes/failed/{cause}": failures.get(cause, 0) for cause in get_args(FailureCause)},
+    }
+
+
+def _critic(trained: StepTraining) -> dict[str, float]:
+    """Return the metrics of a critic, named and defined as in verl; empty without one."""
+    known = [one for one in trained.samples if one.values is not None and one.returns is not None]
+    reports = [update.update.critic for update in trained.updates if update.update.critic is not None]
+    if not known:
+        return {}
+    values = np.concatenate([one.values[one.has_return] for one in known if one.values is not None])
+    returns = np.concatenate([one.returns[one.has_return] for one in known if one.returns is not None])
+    num_tokens, sums = max(1, trained.sums.critic.num_tokens), trained.sums.critic
+    unexplained = (returns - values).var(dtype=np.float64) / (returns.var(dtype=np.float64) + _LEAST_VARIANCE)
+    return {
+        "critic/values/mean": float(values.mean(dtype=np.float64)),
+        "critic/values/max": float(values.max()),
+        "critic/values/min": float(values.min()),
+        "critic/returns/mean": float(returns.mean(dtype=np.float64)),
+        "critic/vf_loss": sums.loss / num_tokens,
+        "critic/vf_clipfrac": sums.clipped / num_tokens,
+        "critic/vf_explained_var": 1.0 - float(unexplained),
+        **({"critic/grad_norm": _mean([one.grad_norm for one in reports])} if reports else {}),
+        **({"critic/lr": reports[-1].learning_rate} if reports else {}),
     }
 
 

@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import ray
 
+from longshore.api.objectives.with_critic import ObjectiveWithCritic
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, Trainer, UpdateReport
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, UpdateReport, ValuingTrainer
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.work_meter import WorkMeter
@@ -57,8 +58,10 @@ class TrainerActor:
         self._rank = rank
         self._storage = JobStorage.from_env(output)
         world = World(rank, world_size, *rendezvous)
-        teacher = None if spec.teacher is None else self._storage.resolve(spec.teacher)
-        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter, teacher)
+        objective = spec.options.objective
+        value_model = objective.value_model or model if isinstance(objective, ObjectiveWithCritic) else None
+        teacher, critic = (None if one is None else self._storage.resolve(one) for one in (spec.teacher, value_model))
+        self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter, teacher, critic)
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
         """Return the sums, and the seconds that they took."""
@@ -73,6 +76,13 @@ class TrainerActor:
         with self._meter.call(len(samples)):
             self._require_accepted()
             return self._running.log_probs(samples), time.monotonic() - started_s
+
+    def values(self, samples: Sequence[Sample]) -> tuple[Mapping[int, LogProbs], float]:
+        """Return the critic's values (see `ValuingTrainer`), and the seconds that they took."""
+        started_s = time.monotonic()
+        with self._meter.call(len(samples)):
+            self._require_accepted()
+            return cast(ValuingTrainer, self._running).values(samples), time.monotonic() - started_s
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """See `Trainer.compare`."""

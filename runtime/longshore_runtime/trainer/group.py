@@ -73,8 +73,8 @@ class Checks:
 
 
 @dataclass(frozen=True)
-class OldLogProbs:
-    """Log-probabilities of the response tokens of samples, and the time that they took."""
+class PassResult:
+    """Log-probabilities, or a critic's values, of the response tokens of samples, and the time that they took."""
 
     by_sample: Mapping[SampleKey, LogProbs]
     compute_s: float
@@ -187,15 +187,23 @@ class TrainerGroup:
         update.given_s += [self._clock.now_s()] * len(passes)
         return passes[0][1]
 
-    def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
+    def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> PassResult:
         """Return the log-probabilities of all samples under the current weights.
 
         Waits for updates that were ended, and for the passes.
         """
+        return self._pass("log_probs", samples, timeout_s)
+
+    def values(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> PassResult:
+        """Return the values that the critic gives the tokens of all samples, as `log_probs` does."""
+        return self._pass("values", samples, timeout_s)
+
+    def _pass(self, method: str, samples: Sequence[Sample], timeout_s: float) -> PassResult:
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
         dealt = [one for replica, part in enumerate(parts) if part for one in self._deal(replica, part)]
         with self._in_order:
-            pending = [(part, rank, self._world.actors[rank].log_probs.remote(stored)) for rank, part, stored in dealt]
+            calls = [(part, rank, getattr(self._world.actors[rank], method), stored) for rank, part, stored in dealt]
+            pending = [(part, rank, call.remote(stored)) for part, rank, call, stored in calls]
         self.num_given += len(samples)
         found: dict[SampleKey, LogProbs] = {}
         passes = []
@@ -205,7 +213,7 @@ class TrainerGroup:
             found |= {part[place].key: of_sample.copy() for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
         assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
-        return OldLogProbs(found, max((took_s for *_, took_s in passes), default=0.0), self._work(passes))
+        return PassResult(found, max((took_s for *_, took_s in passes), default=0.0), self._work(passes))
 
     def end(
         self,

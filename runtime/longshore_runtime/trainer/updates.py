@@ -16,6 +16,7 @@ import numpy as np
 from longshore.api.algorithm import Algorithm
 from longshore.api.objectives.advantages import RewardedGroup
 from longshore.api.objectives.objective import Objective
+from longshore.api.objectives.with_critic import ObjectiveWithCritic
 from longshore.policy.draws import Draw
 from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
 from longshore.policy.overlong import overlong_punishment
@@ -23,11 +24,12 @@ from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
 from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
+from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainResult
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.advantage_estimation import with_estimates
+from longshore_runtime.trainer.group import PassResult, PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trajectories.trajectory import Mask, TokenIds, Trajectory
 
@@ -53,22 +55,31 @@ class StepTraining:
     """Seconds in which the busiest replica computed old log-probabilities, if the step made a separate pass."""
     old_log_probs_work: UpdatePasses | None = None
     """Work of each replica for old log-probabilities."""
+    values_s: float | None = None
+    """Seconds in which the busiest replica computed the critic's values, if there is a critic."""
+    values_work: UpdatePasses | None = None
+    """Work of each replica for these values."""
 
     @property
-    def samples(self) -> tuple[Sample, ...]:
-        """The batch of the step, every sample once."""
+    def trained(self) -> tuple[Sample, ...]:
+        """Everything that was trained on, once: the batch, and responses that go on."""
         first_epoch = self.batches[: len(self.batches) // self.num_epochs]
         return tuple(sample for batch in first_epoch for sample in batch)
 
     @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The batch of the step, every sample once."""
+        return tuple(sample for sample in self.trained if sample.is_finished)
+
+    @property
     def num_tokens(self) -> int:
-        """Response tokens of the batch."""
-        return sum(sample.num_response_tokens for sample in self.samples)
+        """Response tokens that were trained on."""
+        return sum(sample.num_response_tokens for sample in self.trained)
 
     @property
     def batch_tokens(self) -> int:
-        """Tokens of the batch, prompts included."""
-        return sum(sample.num_tokens for sample in self.samples)
+        """Tokens that were trained on, prompts included."""
+        return sum(sample.num_tokens for sample in self.trained)
 
     @property
     def tokens_per_s(self) -> float:
@@ -98,7 +109,7 @@ class StepTraining:
     @property
     def compute_s(self) -> float:
         """Time in which the busiest replica worked."""
-        return (self.old_log_probs_s or 0.0) + sum(update.compute_s for update in self.updates)
+        return (self.old_log_probs_s or 0.0) + (self.values_s or 0.0) + sum(update.compute_s for update in self.updates)
 
     @property
     def policy_version(self) -> int:
@@ -148,6 +159,7 @@ class StepUpdates:
         num_epochs: int = 1,
         computes_old_log_probs: bool = False,
         compares_later_with_engine: bool = False,
+        critic: ObjectiveWithCritic | None = None,
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
@@ -160,8 +172,9 @@ class StepUpdates:
                 it, of the whole batch, which several epochs need, too: so both are for updates after the round.
             compares_later_with_engine: whether later updates compare with the engine's log-probabilities. The first one
                 needs no pass, because it trains the weights that sampled.
+            critic: objective whose advantages follow from the values of the whole batch; None: there is no critic.
         """
-        needs_batch = num_epochs > 1 or computes_old_log_probs
+        needs_batch = num_epochs > 1 or computes_old_log_probs or critic is not None
         assert not (needs_batch and begins_during_rollout), "the whole batch is not there before the first update"
         self._trainers = trainers
         self._handover = handover
@@ -172,7 +185,12 @@ class StepUpdates:
         self._num_epochs = num_epochs
         self._computes_old_log_probs = computes_old_log_probs
         self._compares_later_with_engine = compares_later_with_engine
-        self._old: OldLogProbs | None = None
+        self._critic = critic
+        self._old: PassResult | None = None
+        self._values: PassResult | None = None
+        self._unfinished: list[Sample] = []
+        self._estimated: dict[SampleKey, Sample] = {}
+        """Samples with the advantages of the critic."""
         self._verify = verify
         self._max_mismatch = max_mismatch
         self._started_s = clock.now_s()
@@ -197,23 +215,35 @@ class StepUpdates:
             self._hand_in()
             self._dispatch()
 
+    def train_on_unfinished(self, samples: Sequence[Sample]) -> None:
+        """Train on responses that go on in later rounds, too, together with the batch."""
+        self._unfinished += samples
+
     def progress(self) -> tuple[int, int]:
-        num_passes = self._num_epochs + self._computes_old_log_probs
-        total = num_passes * sum(len(self._conversations(group)) for group in self._groups.values())
+        num_passes = self._num_epochs + self._computes_old_log_probs + (self._critic is not None)
+        num_samples = sum(len(self._conversations(group)) for group in self._groups.values())
+        total = num_passes * (num_samples + len(self._unfinished))
         return self._progress.num_computed(total), total
 
     def restart(self) -> None:
         self._progress.restart()
         self._waiting, self._given = [*self._given, *self._waiting], []
         self._update, self._updates = None, []
-        self._old = None
+        self._old = self._values = None
+        self._estimated = {}
 
     def finish(self) -> StepTraining:
         self._hand_in()
         self._waiting += self._handover.round_ended()
-        if self._computes_old_log_probs:
-            batch = [group for waiting in self._waiting for group in self._in_draw_order(waiting)]
-            self._old = self._trainers.log_probs(self._batch_samples(batch))
+        if self._computes_old_log_probs or self._critic is not None:
+            groups = [group for waiting in self._waiting for group in self._in_draw_order(waiting)]
+            batch = self._batch_samples(groups) + self._unfinished
+            if self._computes_old_log_probs:
+                self._old = self._trainers.log_probs(batch)
+            if self._critic is not None:
+                self._values = self._trainers.values(batch)
+                estimated = with_estimates(batch, self._values.by_sample, self._critic)
+                self._estimated = {sample.key: sample for sample in estimated}
         self._dispatch()
         for _ in range(1, self._num_epochs):
             self._hand_over(self._given)
@@ -226,6 +256,8 @@ class StepUpdates:
             num_epochs=self._num_epochs,
             old_log_probs_s=None if self._old is None else self._old.compute_s,
             old_log_probs_work=None if self._old is None else self._old.work,
+            values_s=None if self._values is None else self._values.compute_s,
+            values_work=None if self._values is None else self._values.work,
         )
 
     def _hand_in(self) -> None:
@@ -244,6 +276,9 @@ class StepUpdates:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
             self._update = self._update or self._trainers.begin()
             samples = self._batch_samples(self._in_draw_order(batch))
+            if batch.ends_update:  # It is the only one where some are unfinished.
+                samples += self._unfinished
+            samples = [self._estimated.get(sample.key, sample) for sample in samples]
             self._trainers.add(self._update, self._with_old_log_probs(samples))
             if batch.ends_update:
                 limit = None if self._updates else self._max_mismatch
@@ -320,6 +355,23 @@ def _rewarded(
     )
 
 
+def unfinished_samples(
+    kept: Mapping[ResponseId, Completion], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
+) -> list[Sample]:
+    """Return training samples of the responses that a round leaves over and has sampled tokens of."""
+    samples = [
+        sample
+        for response, completion in kept.items()
+        for sample in _branch_samples(
+            ScoredResponse(response, completion, reward=0.0, timed_out=False),
+            records[response.draw.index],
+            algorithm,
+            policy_version,
+        )
+    ]
+    return [replace(sample, is_finished=False) for sample in samples if sample.num_loss_tokens]
+
+
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
     """Return the share of sampled tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
     num_sampled = sum(sample.trajectory.num_sampled_tokens for sample in samples)
@@ -341,6 +393,7 @@ def _branch_samples(
     branches = conversations(scored.completion, record)
     num_sampled = sum(trajectory.num_sampled_tokens for _, trajectory in branches)
     stale = [trajectory.num_tokens_before(policy_version) for _, trajectory in branches]
+    masks_stale = algorithm.mask_stale_tokens or algorithm.objective.trains_unfinished  # Those were trained on before.
     return [
         Sample(
             draw=scored.response.draw,
@@ -350,7 +403,7 @@ def _branch_samples(
             advantage=0.0,
             reward=scored.reward,
             penalty=_penalty(scored.completion, algorithm),
-            loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
+            loss_mask=_loss_mask(trajectory, num_stale_tokens if masks_stale else 0),
             num_stale_tokens=num_stale_tokens,
             branch=number,
             share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,

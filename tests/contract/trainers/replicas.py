@@ -22,7 +22,10 @@ from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 
-BUILT_IN = [name for name, one in OBJECTIVES.items() if name != "Custom" and not one.needs_reference]
+BUILT_IN = [
+    name for name, one in OBJECTIVES.items() if name != "Custom" and not (one.needs_reference or one.has_critic)
+]
+"""Objectives with a loss of their own; that of PPO is GRPO's."""
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
     learning_rate_schedule=LearningRateSchedule.CONSTANT,
@@ -134,7 +137,8 @@ def _replica_step(
 
 def figures(sums: GradientSums) -> dict[str, float]:
     """All numbers of sums, by name."""
-    return {name: value for name, value in vars(sums).items() if name != "correction"} | vars(sums.correction)
+    own = {name: value for name, value in vars(sums).items() if name not in ("correction", "critic")}
+    return own | vars(sums.correction) | {f"critic's {name}": value for name, value in vars(sums.critic).items()}
 
 
 def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:

@@ -53,7 +53,7 @@ def test_a_teacher_with_other_tokens_is_refused() -> None:
         def __init__(self, **tokens: int) -> None:
             self.get_vocab = lambda: tokens
 
-    require_same_tokens(Tokens(a=0, b=1), Tokens(a=0, b=1, c=2))
-    for other, found in ((Tokens(a=0), "no token of the teacher"), (Tokens(a=0, b=2), "token 2 of the teacher")):
+    require_same_tokens(Tokens(a=0, b=1), Tokens(a=0, b=1, c=2), "field")
+    for other, found in ((Tokens(a=0), "no token of this one"), (Tokens(a=0, b=2), "token 2 of this one")):
         with pytest.raises(UserError, match=f"'b' is token 1 of the model and {found}"):
-            require_same_tokens(Tokens(a=0, b=1), other)
+            require_same_tokens(Tokens(a=0, b=1), other, "field")

@@ -25,6 +25,10 @@ VALID: Json = {
 }
 RELAXED = {"rollout.onPolicy": "Relaxed"}
 WITHOUT_SIBLINGS: Json = {"algorithm.objective.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1}
+TRUNCATED: Json = {
+    "algorithm.objective.name": "TPPO", "algorithm.responsesPerPrompt": 1, "rollout.strategy": "PartialRollout",
+    "rollout.onPolicy": "Relaxed",
+}  # fmt: skip
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
 WHITENED = {"algorithm.objective.name": "ReinforcePlusPlus"}
 
@@ -165,6 +169,13 @@ BROKEN: list[tuple[Json, str]] = [
     (RELAXED | strategy("GroupPipeline", leftovers="KeepTokens"), "rollout.leftovers"),
     (WHITENED | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
     (WHITENED | strategy("GroupPipeline"), "rollout.handover"),
+    ({"algorithm.objective.name": "PPO"} | strategy("GroupPipeline"), "rollout.handover"),
+    ({"algorithm.objective.name": "PPO", "algorithm.objective.advantage": "Centred"}, "algorithm.objective.advantage"),
+    ({"algorithm.objective.advantage": "GAE"}, "algorithm.objective.advantage"),
+    ({"algorithm.objective.name": "PPO", "trainer.backend": "Megatron"}, "trainer.backend"),
+    (TRUNCATED | {"algorithm.responsesPerPrompt": 2}, "algorithm.responsesPerPrompt"),
+    (TRUNCATED | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
+    (TRUNCATED | strategy("TailBatching"), "rollout.strategy"),
     (WHITENED | strategy("Synchronous", handover="Pipelined"), "rollout.handover"),
     (
         RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 3, "maxPolicyVersions": 2}),
@@ -189,6 +200,7 @@ BROKEN: list[tuple[Json, str]] = [
     ({"trainer.backend": "Fake", "trainer.lora": {}}, "trainer.lora"),
     ({"trainer.lora": {"rank": 8}, "trainer.offloadReference": True}, "trainer.offloadReference"),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),
+    ({"algorithm.objective.name": "PPO", "trainer.lora": {}}, "trainer.lora"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 3}, "trainer.fsdpSize"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 2, "trainer.dataParallelSize": 3}, "trainer.dataParallelSize"),
     (disaggregated(gpus=3) | {"trainer.fsdpSize": 2}, "trainer.fsdpSize"),

@@ -114,6 +114,7 @@ TOPICS: list[Json] = [
         "rollout.partialRollout": [{"groupFactor": 2.5, "maxPolicyVersions": 2}, {}],
     },
     {
+        "algorithm.objective.name": ["PPO"],
         "trainer.backend": [*map(str, TrainerBackend)], "trainer.tensorParallelSize": [1, 2],
         "trainer.contextParallelSize": [1, 2], "trainer.pipelineParallelSize": [1, 2], "trainer.fsdpSize": [1, 2, 3],
         "trainer.dataParallelSize": [1, 2, 5], "workers.gpusPerPod": [0, 1, 2, 4], "workers.replicas": [1, 2],

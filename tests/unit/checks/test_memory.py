@@ -76,6 +76,15 @@ def test_a_kl_penalty_costs_a_second_copy_unless_it_waits_on_the_host(model: Mod
     assert trainer_need(spec(algorithm=kl, trainer={"offloadReference": True}), model).total_bytes == plain
 
 
+def test_a_critic_is_a_second_model_with_its_own_optimizer(model: ModelSize) -> None:
+    critic = {"objective": {"name": "PPO"}}
+    plain, doubled = (trainer_need(spec(algorithm=one, trainer={"fsdpSize": 1}), model) for one in ({}, critic))
+    assert doubled.total_bytes - plain.total_bytes == 16 * NUM_PARAMETERS
+    assert (trainer_need(spec(algorithm=critic), model).total_bytes - trainer_need(spec(), model).total_bytes) == (
+        NUM_PARAMETERS  # Weights and gradients over 8 shards, while the moments are on the host.
+    )
+
+
 def test_what_no_layer_has_is_whole_on_every_rank_for_a_whole_pass(model: ModelSize) -> None:
     embeddings = 2 * 152064 * 3584
     four, eight = (trainer_need(spec(trainer={"fsdpSize": size}), model).parts for size in (4, 8))

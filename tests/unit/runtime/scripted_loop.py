@@ -45,7 +45,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.acceptance import require_trainable
-from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, step_denominator
+from longshore_runtime.trainer.group import PassResult, PendingUpdate, step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known
@@ -115,7 +115,7 @@ class Trainers:
     def end(self, update: PendingUpdate, *, verify: bool = False, max_mismatch: float | None = None) -> None:
         update.steps.append(max_mismatch)
 
-    def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
+    def log_probs(self, samples: Sequence[Sample]) -> PassResult:
         """Other ones under every version of the weights."""
         assert self.has_gpu, "sleeping trainers compute"
         self.num_given += len(samples)
@@ -124,7 +124,11 @@ class Trainers:
             self._trainer.log_probs(samples)
         version = float(self._trainer.policy_version)
         found = {one.key: np.full(one.num_response_tokens, version, np.float32) for one in samples}
-        return OldLogProbs(found, 1.0)
+        return PassResult(found, 1.0)
+
+    def values(self, samples: Sequence[Sample]) -> PassResult:
+        """Other ones under every version of the weights."""
+        return self.log_probs(samples)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
         return self._train(update.samples, update.steps[0])

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from longshore.api.reasons import AlarmReason
 from longshore.api.rollout import Strategy
 from longshore.policy.training_alarms import AlarmLimits, RaisedAlarm
 from longshore_runtime.backends.engine_protocol import FinishReason
-from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.sums import CriticSums, GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult, UpdateReport
 from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
 from longshore_runtime.rollout.batch import RoundResult, ScoredResponse
@@ -52,6 +53,17 @@ def trained(result: RoundResult, *, grad_norm: float = 0.3, mismatch: float = 0.
     )
     sums = GradientSums(num_compared_tokens=10, mismatch=10 * mismatch)
     return StepTraining((TrainResult(sums, UpdateReport(grad_norm, 1e-3, 1), 1.0),), (samples,), 0.0)
+
+
+def with_critic(step: StepTraining) -> StepTraining:
+    """The same step with a critic, whose values are half of the returns."""
+    returns = np.linspace(-1.0, 1.0, len(step.samples), dtype=np.float32).reshape(-1, 1)
+    pairs = zip(step.samples, returns, strict=True)
+    samples = tuple(replace(one, values=wanted / 2, returns=wanted) for one, wanted in pairs)
+    first, *others = step.updates
+    sums = replace(first.sums, critic=CriticSums(num_tokens=4, loss=2.0, clipped=1.0))
+    update = replace(first.update, critic=UpdateReport(0.7, 1e-5, 1))
+    return replace(step, updates=(replace(first, sums=sums, update=update), *others), batches=(samples,), values_s=1.0)
 
 
 def with_responses(result: RoundResult, change: Callable[[ScoredResponse], ScoredResponse]) -> RoundResult:

@@ -8,17 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.model import Evaluation
+from longshore.api.objectives.tppo import Tppo
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore.api.training import CheckpointSettings
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
@@ -169,6 +172,28 @@ def test_partial_responses_need_room_in_a_job_that_goes_on_with_shorter_ones(tmp
     assert not run(
         root=tmp_path, algorithm=shorter.model_copy(update={"max_response_tokens": longest + 1}), **job
     ).error
+
+
+def test_every_token_of_a_truncated_response_is_trained_on_once_by_the_weights_that_sampled_it() -> None:
+    trained: list[Sample] = []
+
+    class Watched(Trainers):
+        def _train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
+            trained.extend(samples)
+            assert {one.trajectory.runs[-1].policy_version for one in samples if not one.is_finished} <= {
+                self._trainer.policy_version
+            }
+            return super()._train(samples, max_mismatch)
+
+    truncated = ALGORITHM.model_copy(update={"objective": Tppo(), "steps": 6})
+    outcome = run(strategy=Strategy.PARTIAL_ROLLOUT, algorithm=truncated, kinds=(Watched, Engines))
+    assert not outcome.error
+    in_loss = [(one.key, place) for one in trained for place in np.flatnonzero(one.in_loss)]
+    finished = [(one.key, place) for one in trained if one.is_finished for place in range(len(one.trajectory))]
+    assert len(in_loss) == len(set(in_loss))
+    assert set(finished) <= set(in_loss)
+    assert any(not one.is_finished for one in trained)
+    assert all((one.returns is None) is not one.is_finished for one in trained)
 
 
 def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path) -> None:

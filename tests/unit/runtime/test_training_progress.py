@@ -14,7 +14,7 @@ from longshore.api.runtime_status import Progress, ProgressUnit
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.trainer.group import OldLogProbs
+from longshore_runtime.trainer.group import PassResult
 from longshore_runtime.trainer.step_progress import StepProgress
 from tests.unit.runtime.scripted_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
 
@@ -57,7 +57,7 @@ class Slow(Trainers):
         finally:
             wait_until_reported()
 
-    def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
+    def log_probs(self, samples: Sequence[Sample]) -> PassResult:
         result = super().log_probs(samples)
         wait_until_reported()
         return result

@@ -15,7 +15,9 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.correction import RolloutCorrection
 from longshore.api.model import Evaluation
 from longshore.api.objectives.gspo import Gspo
+from longshore.api.objectives.ppo import Ppo
 from longshore.api.objectives.registry import OBJECTIVES
+from longshore.api.objectives.tppo import Tppo
 from longshore.api.rollout import Handover, OnFinish
 from longshore.policy.draws import Draw
 from longshore.policy.handover import HandoverQueue
@@ -27,8 +29,14 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.step.parts import LoopOptions
 from longshore_runtime.step.step_work import step_work
-from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, step_denominator
-from longshore_runtime.trainer.updates import StepTraining, StepUpdates, batch_samples, max_tokens_per_batch
+from longshore_runtime.trainer.group import PassResult, PendingUpdate, step_denominator
+from longshore_runtime.trainer.updates import (
+    StepTraining,
+    StepUpdates,
+    batch_samples,
+    max_tokens_per_batch,
+    unfinished_samples,
+)
 from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 from tests.contract.trainers.replicas import OPTIONS
@@ -38,6 +46,7 @@ PROMPTS = [PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index i
 ARRIVAL = (4, 0, 5, 2, 1, 3)
 """Rows in the order in which their groups become trainable."""
 NO_LIMIT = 10_000
+ABORT = FinishReason.ABORT
 
 
 def group(row: int, num_tokens: int = 4, epoch: int = 0) -> ScoredGroup:
@@ -98,12 +107,19 @@ class OneReplica:
         update.denominator = step_denominator(update.samples, OPTIONS)
         update.steps.append(self.trainer.update(update.denominator))
 
-    def log_probs(self, samples: Sequence[Sample]) -> OldLogProbs:
+    def log_probs(self, samples: Sequence[Sample]) -> PassResult:
         self.calls.append(("log_probs", *dict.fromkeys(sample.draw.index for sample in samples)))
         self.num_given += len(samples)
         version = self.trainer.policy_version
         found = {one.key: np.full(one.num_response_tokens, version, np.float32) for one in samples}
-        return OldLogProbs(found, 3.0)
+        return PassResult(found, 3.0)
+
+    def values(self, samples: Sequence[Sample]) -> PassResult:
+        """Values that grow by 1 from token to token, at any version a different one."""
+        self.calls.append(("values", *dict.fromkeys(sample.draw.index for sample in samples)))
+        version = self.trainer.policy_version
+        found = {one.key: np.arange(one.num_response_tokens, dtype=np.float32) + version for one in samples}
+        return PassResult(found, 5.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
         sums = update.passes[0]
@@ -123,6 +139,7 @@ class Step:
     num_epochs: int = 1
     computes_old_log_probs: bool = False
     compares_later_with_engine: bool = False
+    critic: Ppo | None = None
 
     def __post_init__(self) -> None:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
@@ -136,6 +153,7 @@ class Step:
             num_epochs=self.num_epochs,
             computes_old_log_probs=self.computes_old_log_probs,
             compares_later_with_engine=self.compares_later_with_engine,
+            critic=self.critic,
             max_mismatch=self.max_mismatch,
         )
 
@@ -278,6 +296,45 @@ def test_old_log_probs_are_those_of_the_steps_start_in_all_updates() -> None:
     assert {old for batch in trained.batches for old in old_log_probs_of(batch)} == {(0.0,) * 4}, "of version 0"
     assert trained.old_log_probs_s == 3.0
     assert trained.compute_s == 3.0 + sum(update.compute_s for update in trained.updates)
+
+
+def test_values_of_the_steps_start_give_tokens_their_advantages_in_all_updates() -> None:
+    step = Step(pipelined=False, groups_per_update=3, num_epochs=2, critic=Ppo(whiten=False))
+    trained = step.train()
+    assert step.trainers.calls[0] == ("values", *sorted(order_after_round()[:3]), *sorted(order_after_round()[3:]))
+    assert trained.batches[:2] == trained.batches[2:], "also of the second epoch, whose weights are others"
+    for sample in trained.samples:
+        assert sample.values is not None and sample.values.tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert sample.returns is not None and set(sample.returns) == {sample.reward}
+        assert sample.token_advantages.tolist() == [sample.reward - value for value in sample.values]
+    whitened = Step(pipelined=False, groups_per_update=3, critic=Ppo()).train()
+    advantages = np.concatenate([sample.token_advantages for sample in whitened.samples])
+    assert (advantages.mean(), advantages.std(ddof=1)) == pytest.approx((0.0, 1.0), abs=1e-5), "of the whole batch"
+    assert (whitened.values_s, whitened.compute_s) == (5.0, 5.0)
+
+
+def test_responses_that_go_on_are_trained_on_with_the_batch_and_are_not_in_it() -> None:
+    algorithm = Algorithm(
+        steps=1, prompts_per_step=6, responses_per_prompt=1, max_response_tokens=8, objective=Tppo(), epochs_per_step=2
+    )
+    kept = {
+        ResponseId(Draw(0, row), 0): Completion("", Trajectory.sampled(version, [7] * 3, [-1.0] * 3), ABORT, 1)
+        for row, version in ((6, 1), (7, 0))
+    }
+    (unfinished,) = unfinished_samples(kept, PROMPTS, algorithm, policy_version=1)
+    assert unfinished.draw == Draw(0, 6), "this round sampled nothing of the other one"
+    step = Step(pipelined=False, groups_per_update=6, num_epochs=2, critic=Tppo(whiten=False, gamma=0.5))
+    step.updates.train_on_unfinished([unfinished])
+    trained = step.train()
+    assert step.trainers.calls[1:] == [("add", 0, 1, 2, 3, 4, 5, 6), ("step",)] * 2
+    *finished, last = trained.trained
+    assert trained.samples == tuple(finished)
+    assert last.returns is None
+    # Values are 0, 1, 2, and the state after the last token is taken to have the value 2, too.
+    assert last.token_advantages.tolist() == [0.25, -0.5, -1.0]
+    for sample in finished:
+        assert sample.returns is not None
+        assert np.allclose(sample.returns, sample.reward * 0.5 ** np.arange(3, -1, -1)), "the discounted reward"
 
 
 def test_trainers_that_came_back_compute_old_log_probs_again() -> None:

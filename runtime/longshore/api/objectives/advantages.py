@@ -45,6 +45,9 @@ class Estimator(StrEnum):
     """(r - mean) / deviation over all tokens of the batch: REINFORCE++"""
     CENTRED_WHITENED = "CentredWhitened"
     """r - mean of the group, whitened over all tokens of the batch: REINFORCE++ with baseline"""
+    GAE = "GAE"
+    """sum over k of (gamma * gaeLambda)^k * (r + gamma * next value - value) of the k-th token from here, where r is 0
+    but for the last token: PPO and TPPO (arXiv 1506.02438)"""
 
 
 OF_WHOLE_BATCH: Final = (
@@ -54,8 +57,8 @@ OF_WHOLE_BATCH: Final = (
     Estimator.CENTRED_WHITENED,
 )
 """Estimators whose advantages are known only after the last group of a step."""
-WITHOUT_SIBLINGS: Final = (Estimator.WHITENED, Estimator.CENTRED_WHITENED)
-"""Estimators that compare the single responses of several prompts."""
+WITHOUT_SIBLINGS: Final = (Estimator.WHITENED, Estimator.CENTRED_WHITENED, Estimator.GAE)
+"""Estimators that compare the single responses of several prompts, or a response with the values of a critic."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def estimate(estimator: Estimator, groups: Sequence[RewardedGroup], epsilon: flo
         case Estimator.CENTRED_WHITENED:
             within = [centred(one) if len(one) > 1 else tuple(one) for one in rewards]
             return whitened(within, [group.num_tokens for group in groups])
+        case Estimator.GAE:  # Values turn rewards into advantages after the round.
+            return [tuple(one) for one in rewards]
 
 
 def are_equal(rewards: Rewards) -> bool:

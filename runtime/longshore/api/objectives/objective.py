@@ -112,6 +112,16 @@ class Objective(ApiModel):
         """Whether token losses read `LossTokens.reference_log_probs`."""
         return False
 
+    @property
+    def has_critic(self) -> bool:
+        """Whether a value model is trained, whose values give every token its advantage after the round."""
+        return self.advantage is Estimator.GAE
+
+    @property
+    def trains_unfinished(self) -> bool:
+        """Whether the policy is trained on the tokens that a round samples, also of responses that it leaves over."""
+        return False
+
     def advantages(self, groups: Sequence[RewardedGroup]) -> list[Advantages]:
         """Return the advantages of the responses to each prompt."""
         return estimate(self.advantage, groups, self.advantage_epsilon)

@@ -20,9 +20,11 @@ from longshore.api.objectives.gpg import Gpg
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.gspo import Gspo
 from longshore.api.objectives.objective import Objective
+from longshore.api.objectives.ppo import Ppo
 from longshore.api.objectives.reinforce_plus_plus import ReinforcePlusPlus
 from longshore.api.objectives.rloo import Rloo
 from longshore.api.objectives.sapo import Sapo
+from longshore.api.objectives.tppo import Tppo
 from longshore.api.objectives.vespo import Vespo
 from longshore.api.rules import Rule, check, in_schema
 
@@ -41,6 +43,8 @@ _Registered = (
     | Vespo
     | Gpg
     | Dro
+    | Ppo
+    | Tppo
     | Distillation
     | Custom
 )
@@ -49,6 +53,8 @@ OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {one.model_fields["name"].default: one.model_construct() for one in get_args(_Registered)}
 )
 """Each objective with its default settings; `Custom` without its function."""
+WITH_CRITIC: Final = [name for name, one in OBJECTIVES.items() if one.has_critic]
+UNFINISHED: Final = [name for name, one in OBJECTIVES.items() if one.trains_unfinished]
 
 
 def having_advantage(objective: str, estimators: Collection[Estimator]) -> str:

@@ -35,7 +35,7 @@ class Page {
       episodes: new Chart("Failed attempts at episodes, by cause", { zero: true }),
       waiting: new Chart("Waiting for rewards", { zero: true }),
       mismatch: new Chart("Log-probability mismatch", { zero: true }), offPolicy: new Chart("Share of off-policy tokens", { zero: true }),
-      any: new Chart("Any metric"),
+      critic: new Chart("Critic: shares of variance explained and of values clipped"), any: new Chart("Any metric"),
     };
     this.empties = [];
     const cards = (...names) => {
@@ -58,7 +58,7 @@ class Page {
     this.config = el("pre", { class: "text", tabindex: "0" });
     const section = (id, title, ...children) => el("section", { id, "aria-labelledby": id + "-title" }, el("h2", { id: id + "-title" }, title), children);
     this.main = el("main", {}, this.notes, this.means,
-      section("learning", "Learning", cards("reward", "heldOut", "entropy", "gradient", "groups")),
+      section("learning", "Learning", cards("reward", "heldOut", "entropy", "gradient", "critic", "groups")),
       section("lengths", "Lengths", cards("lengths", "distribution", "others", "cut")),
       section("timeline", "Timeline", this.noRound, this.roundBox),
       section("time", "Time", cards("time", "bubble", "throughput", "queue", "moved")),
@@ -205,7 +205,8 @@ class Page {
     charts.reward.show(steps, metrics(["mean", "critic/rewards/mean"], ["lowest", "critic/rewards/min", { width: 0.7 }], ["highest", "critic/rewards/max", { width: 0.7 }]));
     charts.heldOut.show(steps, metrics(["all prompts", "val/reward/mean", { points: true }], ["longest quarter", "val/reward/longest_quartile", { points: true }]));
     charts.entropy.show(steps, metrics(["entropy", "actor/entropy"]));
-    charts.gradient.show(steps, metrics(["gradient norm", "actor/grad_norm"]));
+    charts.gradient.show(steps, metrics(["gradient norm", "actor/grad_norm"], ["critic", "critic/grad_norm"]));
+    charts.critic.show(steps, metrics(["explained", "critic/vf_explained_var"], ["clipped", "critic/vf_clipfrac"]));
     charts.groups.show(steps, metrics(["all rewards equal", "draws/zero_variance"], ["reward failed", "draws/rejected"]));
     charts.lengths.show(steps, metrics(["mean", "response_length/mean"], ["third quartile", "response_length/p75"], ["longest", "response_length/max"]));
     charts.cut.show(steps, metrics(["cut at the limit", "response_length/clip_ratio"], ["aborted", "response/aborted_ratio"],

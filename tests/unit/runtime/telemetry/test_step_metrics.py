@@ -19,7 +19,7 @@ from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from tests.contract.trainers.replicas import make_samples
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
-from tests.unit.runtime.test_alarms import timed_out, trained, with_responses
+from tests.unit.runtime.test_alarms import timed_out, trained, with_critic, with_responses
 
 PAGE: Final = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 TIMES = StepTimes(step_s=9.0, regroup_s=0.0, gen_s=5.0, reward_s=1.0, train_s=2.0, publish_s=1.0)
@@ -35,6 +35,14 @@ def result() -> RoundResult:
 
 def metrics(result: RoundResult) -> dict[str, float]:
     return step_metrics(result, trained(result), TIMES, queue_length=0, num_gpus=2)
+
+
+def test_a_critic_is_reported_as_verl_does(result: RoundResult) -> None:
+    found = step_metrics(result, with_critic(trained(result)), TIMES, queue_length=0, num_gpus=2)
+    assert found["critic/vf_explained_var"] == pytest.approx(0.75, abs=1e-3), "half of a return explains 3/4"
+    assert (found["critic/vf_loss"], found["critic/vf_clipfrac"]) == (0.5, 0.25)
+    assert (found["critic/grad_norm"], found["critic/lr"], found["timing_s/values"]) == (0.7, 1e-5, 1.0)
+    assert found["critic/values/max"] == 0.5
 
 
 def acted(result: RoundResult) -> RoundResult:
@@ -66,7 +74,7 @@ def test_every_metric_of_a_step_is_in_the_reference(result: RoundResult) -> None
     step = trained(whole)
     correction = CorrectionSums(1, 1, bounded=1.0, bounded_squared=1.0, num_compared=1)
     updates = (replace(step.updates[0], sums=GradientSums(correction=correction), gradient_difference=0.0),)
-    step = replace(step, updates=updates, first_gradient_s=1.0, old_log_probs_s=1.0)
+    step = with_critic(replace(step, updates=updates, first_gradient_s=1.0, old_log_probs_s=1.0))
     found = step_metrics(whole, step, TIMES, 0, 2, shorter_again=0.5)
     found |= repurposing_metrics(RepurposingTimes(1.0, 1.0, 0, saved_s=1.0))
     optional = {"trainer/gradient_difference", "timing_s/old_log_prob", "selection/shorter_again", "num_turns/mean"}

@@ -63,7 +63,8 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
 @pytest.mark.parametrize(
     ("found", "key", "message"),
     [
-        (verl(algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "it needs a critic"),
+        (verl(algorithm__adv_estimator="gae", actor_rollout_ref__actor__policy_loss__loss_mode="gspo"),
+         "actor_rollout_ref.actor.policy_loss.loss_mode", "gspo has no critic"),
         (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "a single response is its own mean"),
         (verl(actor_rollout_ref__rollout__tensor_model_parallel_size=3),
          "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide gpusPerPod"),
@@ -178,9 +179,9 @@ def test_the_manifest_goes_to_standard_output_and_everything_else_to_standard_er
     assert list(manifest["spec"])[:3] == ["model", "data", "algorithm"], "sections are in the order of the reference"
     assert "trainer.logger = ['wandb']: metrics go to TensorBoard files" in done.stderr
     assert "--config-name = mine: files that are composed are not read" in done.stderr
-    refused = CliRunner().invoke(app, ["convert", str(file), "algorithm.adv_estimator=gae"])
+    refused = CliRunner().invoke(app, ["convert", str(file), "algorithm.adv_estimator=remax"])
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "algorithm.adv_estimator: gae: it needs a critic" in refused.stderr
+    assert "algorithm.adv_estimator: remax: its baseline is a greedy" in refused.stderr
 
 
 def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Path) -> None:

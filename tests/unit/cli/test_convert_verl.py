@@ -287,6 +287,18 @@ def test_a_least_learning_rate_is_a_share_of_the_largest() -> None:
     assert "minLearningRateRatio" not in spec(verl(**given))["algorithm"], "a constant rate has no least one"
 
 
+def test_a_critic_is_that_of_ppo_with_its_own_rate_and_clip() -> None:
+    given = {"critic__optim__lr": 2e-5, "critic__grad_clip": 0.5, "critic__model__path": "Qwen/Value"}
+    found = verl(algorithm__adv_estimator="gae", algorithm__lam=0.95, **given)
+    expected = {"name": "PPO", "gamma": 1.0, "gaeLambda": 0.95, "valueLearningRate": 2e-5, "valueClip": 0.5}
+    assert spec(found)["algorithm"]["objective"].items() >= expected.items()
+    assert "critic.grad_clip" in found.left_out
+    assert any("set spec.algorithm.objective.valueModel" in one for one in found.to_do)
+    without = verl(algorithm__lam=0.95, **given)
+    assert "algorithm.lam" not in without.beside_learning
+    assert {"critic.optim.lr", "critic.model.path"} <= without.beside_learning
+
+
 @pytest.mark.parametrize(
     ("key", "same", "other"),
     [

@@ -4,13 +4,13 @@ from typing import Any, Final
 
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
-from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, ROLLOUT
+from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM, ROLLOUT
 
 OBJECTIVE: Final = f"{ALGORITHM}.objective"
 _ESTIMATORS: Final = {
     "grpo": "Normalised", "grpo_vectorized": "Normalised", "rloo": "LeaveOneOut", "rloo_vectorized": "LeaveOneOut",
     "opo": "LengthWeighted", "grpo_passk": "PassAtK", "gpg": "Centred", "gdpo": "NormalisedByFunction",
-    "reinforce_plus_plus": "Whitened", "reinforce_plus_plus_baseline": "CentredWhitened",
+    "reinforce_plus_plus": "Whitened", "reinforce_plus_plus_baseline": "CentredWhitened", "gae": "GAE",
 }  # fmt: skip
 _LOSSES: Final = {
     "gspo": "GSPO", "cispo": "CISPO", "sapo": "SAPO", "geo_mean": "GMPO", "gpg": "GPG", "dro": "DRO",
@@ -18,6 +18,7 @@ _LOSSES: Final = {
 }  # fmt: skip
 _PLAIN: Final = {
     "Centred": "DrGRPO", "LeaveOneOut": "RLOO", "Whitened": "ReinforcePlusPlus", "CentredWhitened": "ReinforcePlusPlus",
+    "GAE": "PPO",
 }  # fmt: skip
 """Names of the clipped loss by the advantage; others are GRPO."""
 _AGGREGATIONS: Final = {
@@ -27,7 +28,6 @@ _AGGREGATIONS: Final = {
 _BY_RESPONSE: Final = ("SAPO", "GMPO")
 """Losses that verl averages over responses, whatever `loss_agg_mode` is."""
 _UNAVAILABLE: Final = {
-    "gae": "it needs a critic, and there is none",
     "remax": "its baseline is a greedy response, which a round does not sample",
 }
 _LOST_ESTIMATES: Final = {
@@ -46,7 +46,7 @@ _DISPATCH: Final = "data.gen_batch_size"
     ["algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo", f"{ACTOR}.loss_agg_mode",
      f"{ACTOR}.policy_loss.loss_mode"],
     [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantage", f"{OBJECTIVE}.aggregation", f"{OBJECTIVE}.divergence"],
-    "`loss_mode` is the name: `vanilla` GRPO, DrGRPO, RLOO or ReinforcePlusPlus, whose advantages are those of "
+    "`loss_mode` is the name: `vanilla` GRPO, DrGRPO, RLOO, ReinforcePlusPlus or PPO, whose advantages are those of "
     "`adv_estimator`, `geo_mean` GMPO, `dppo_tv` and `dppo_kl` DPPO, and others as in verl. `loss_agg_mode` is "
     "`aggregation`",
     algorithm__adv_estimator="gae",
@@ -61,6 +61,8 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
         raise Refused(key, f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
     if loss != "vanilla" and loss not in _LOSSES:
         raise Refused(_LOSS, f"{loss} is not available; choose vanilla or one of {', '.join(_LOSSES)}")
+    if loss != "vanilla" and estimator == "gae":
+        raise Refused(_LOSS, f"{loss} has no critic; choose vanilla, or another {key}")
     advantage, lost = _ESTIMATORS[estimator], {}
     if estimator in _LOST_ESTIMATES:
         lost[key] = _LOST_ESTIMATES[estimator]
@@ -81,6 +83,49 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if loss == "dppo_kl":
         fields[f"{OBJECTIVE}.divergence"] = "KL"
     return EntryOutcome(fields, lost)
+
+
+_CRITIC: Final = {
+    "algorithm.gamma": "gamma", "algorithm.lam": "gaeLambda", "critic.optim.lr": "valueLearningRate",
+    "critic.cliprange_value": "valueClip",
+}  # fmt: skip
+_ALIKE: Final = {
+    "critic.ppo_epochs": f"{ACTOR}.ppo_epochs", "critic.ppo_mini_batch_size": f"{ACTOR}.ppo_mini_batch_size",
+    "critic.optim.weight_decay": f"{OPTIM}.weight_decay", "critic.grad_clip": f"{ACTOR}.grad_clip",
+    "critic.optim.lr_warmup_steps": f"{OPTIM}.lr_warmup_steps",
+    "critic.optim.lr_warmup_steps_ratio": f"{OPTIM}.lr_warmup_steps_ratio",
+}  # fmt: skip
+"""Settings of the critic that are those of the policy."""
+_CRITIC_AGGREGATION: Final = "critic.loss_agg_mode"
+_CRITIC_MODEL: Final = "critic.model.path"
+_OTHERS: Final = (_CRITIC_AGGREGATION, _CRITIC_MODEL)
+_DISCOUNTS: Final = ("algorithm.gamma", "algorithm.lam")
+
+
+@entry(
+    [*_CRITIC, *_ALIKE, *_OTHERS],
+    [f"{OBJECTIVE}.{name}" for name in (*_CRITIC.values(), "valueModel")],
+    "with `gae`; other settings of the critic are those of the policy",
+    algorithm__gamma=1.0,
+    algorithm__lam=1.0,
+    critic__optim__lr=1e-5,
+    critic__cliprange_value=0.5,
+)
+def critic(settings: ForeignSettings) -> EntryOutcome:
+    if objective.convert(settings).fields[f"{OBJECTIVE}.name"] != "PPO":
+        discounts = {key for key in _DISCOUNTS if settings.number(key) not in (None, 1)}
+        unused = {key for key in settings.given if key.startswith("critic.") and key in (*_CRITIC, *_ALIKE, *_OTHERS)}
+        lost = dict.fromkeys(discounts, "advantages belong to whole responses, without discount")
+        return EntryOutcome({}, lost | dict.fromkeys(unused, "there is no critic"), beside_learning=frozenset(unused))
+    fields = {f"{OBJECTIVE}.{name}": settings[key] for key, name in _CRITIC.items() if settings[key] is not None}
+    others = [key for key, policy in _ALIKE.items() if settings[key] not in (None, settings[policy])]
+    lost = dict.fromkeys(others, "the critic has this setting of the policy")
+    if settings[_CRITIC_AGGREGATION] not in (None, "token-mean"):
+        lost[_CRITIC_AGGREGATION] = "the loss of the critic is the mean over tokens"
+    path, to_do = settings[_CRITIC_MODEL], tuple[str, ...]()
+    if path is not None and path != settings[f"{MODEL}.path"]:
+        to_do = (f"Copy {path} into the storage, and set {OBJECTIVE}.valueModel to its directory there.",)
+    return EntryOutcome(fields, lost, to_do=to_do)
 
 
 _DIVISOR: Final = f"{ACTOR}.loss_scale_factor"
@@ -314,6 +359,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     direct(f"{ROLLOUT}.n", f"{ALGORITHM}.responsesPerPrompt", default=1),
     direct(f"{ACTOR}.ppo_epochs", f"{ALGORITHM}.epochsPerStep", default=1),
     response_tokens,
+    critic,
     divisor,
     direct(f"{ROLLOUT}.temperature", f"{ALGORITHM}.temperature", default=1.0),
     clipping,

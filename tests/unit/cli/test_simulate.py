@@ -124,7 +124,7 @@ def test_strict_only_leaves_out_what_trains_on_older_tokens_and_says_so(tmp_path
 def test_strategies_that_the_manifest_forbids_are_left_out_with_the_reason(tmp_path: Path) -> None:
     found = report(manifest(tmp_path, algorithm__objective={"name": "ReinforcePlusPlus"}), "--steps", "1")
     assert [one["strategy"] for one in found["skipped"]] == ["GroupPipeline"]
-    assert "rollout.handover: handover must be AfterRound with ReinforcePlusPlus" in found["skipped"][0]["reason"]
+    assert "rollout.handover: handover must be AfterRound with advantage" in found["skipped"][0]["reason"]
     shown = simulated(manifest(tmp_path, algorithm__objective={"name": "ReinforcePlusPlus"}), "--steps", "1").stdout
     assert "GroupPipeline is left out" in shown
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
         (
             {"workers": {"gpusPerPod": 4}, "rollout": {"engine": {"tensorParallelSize": 3}}},
             "spec.rollout.engine.tensorParallelSize",
-            "must divide workers.gpusPerPod",
+            "or be a multiple of it",
         ),
         ({"algorithm": {"steps": "many"}}, "spec.algorithm.steps", "must be of type integer"),
         ({"algorithm": {"stepz": 3}}, "spec.algorithm.stepz", "unknown field"),

@@ -174,13 +174,8 @@ def train_torch(
     """
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    class Trainer(TorchTrainer):
-        def _frozen_reference(self) -> Any:
-            self._directory = reference or model
-            return super()._frozen_reference()
-
     with double_models(double):
-        trainer = Trainer(model, options or SOME_CLIPPED, world, sizes)
+        trainer = TorchTrainer(model, options or SOME_CLIPPED, world, sizes, reference=reference)
     replica = trainer._replica.number
     with double_precision(double):
         sums = _accumulate(trainer, steps[0], replica, world, sizes)
@@ -229,13 +224,8 @@ def train_megatron(
     """What Megatron makes of a plan; nothing but on the first rank of a replica. `reference`: see `train_torch`."""
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-    class Trainer(MegatronTrainer):
-        def _load_model(self, config: Any, dtype: torch.dtype) -> Any:
-            loaded = super()._load_model(config, dtype)
-            self._directory = reference or model  # What is loaded next is the reference.
-            return loaded
-
-    trainer = Trainer(model, options or SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
+    dtype = torch.float64 if double else torch.float32
+    trainer = MegatronTrainer(model, options or SOME_CLIPPED, world, sizes, dtype, reference=reference)
     replica = sizes.replica(world.rank)
     sums = _accumulate(trainer, steps[0], replica, world, sizes)
     gradients = megatron_gradients(trainer, steps[0].denominator)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from longshore.api.algorithm import LearningRateSchedule
-from longshore.api.objectives.objective import ClippedObjective
+from longshore.api.objectives.cispo import Cispo
+from longshore.api.objectives.objective import ClippedObjective, ClipRange
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore.api.training import Lora
 from longshore.policy.draws import Draw
@@ -189,18 +190,18 @@ def with_old(samples: Sequence[Sample]) -> list[Sample]:
 def options_of(name: str, options: TrainerOptions = OPTIONS) -> TrainerOptions:
     """Options of one objective, whose clips, if it has any, are wide enough for ratios on both sides of them."""
     options = replace(options, objective=OBJECTIVES[name])
-    return clipped_at(0.2, 0.28, options) if isinstance(options.objective, ClippedObjective) else options
+    return clipped_at(0.2, 0.28, options) if isinstance(options.objective, ClippedObjective | Cispo) else options
 
 
 def clipped_at(low: float, high: float, options: TrainerOptions) -> TrainerOptions:
     """The same options with other clips."""
-    assert isinstance(options.objective, ClippedObjective)
+    assert isinstance(options.objective, ClipRange)
     return replace(options, objective=options.objective.model_copy(update={"clip_low": low, "clip_high": high}))
 
 
 def clips(options: TrainerOptions) -> tuple[float, float]:
     """Distances from 1 at which ratios are clipped."""
-    assert isinstance(options.objective, ClippedObjective)
+    assert isinstance(options.objective, ClipRange)
     return options.objective.clip_low, options.objective.clip_high
 
 

@@ -381,7 +381,7 @@ main()
 def test_without_the_runtimes_packages_what_needs_them_is_named(model: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "train.jsonl", ROW)
     spec = RLJobSpec.model_validate(SPEC).model_dump(mode="json")
-    request = json.dumps({"spec": spec, "model": str(model), "data": str(data), "skipped": []})
+    request = json.dumps({"spec": spec, "model": str(model), "data": str(data), "warm_start_data": None, "skipped": []})
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TRANSFORMERS], input=request, capture_output=True, text=True, check=True
     )

@@ -81,7 +81,7 @@ class Job:
 
     def fetch(self) -> Downloaded:
         """Download the model."""
-        return self.downloads.fetch(wanted(self.model, Data(path="a.jsonl"))[0])
+        return self.downloads.fetch(wanted(self.model, Data(path="a.jsonl").each)[0])
 
 
 def refused(job: Job) -> str:
@@ -349,7 +349,7 @@ def test_of_a_data_set_the_files_of_its_configuration_and_split_are_downloaded(h
     train, test, other = "main/train-0.parquet", "main/test-0.parquet", "socratic/train-0.parquet"
     hub.datasets[DATA] = Repository({"README.md": CARD, train: table(3), test: table(2), other: table(5)})
     job = Job(tmp_path, hub)
-    (one,) = wanted(Model(path="m"), Data(hub=DATA, config="main"))
+    (one,) = wanted(Model(path="m"), Data(hub=DATA, config="main").each)
     found = job.downloads.fetch(one)
     assert found.files == (train,)
     assert parquet.read_table(found.directory / train).num_rows == 3
@@ -359,7 +359,7 @@ def test_of_a_data_set_the_files_of_its_configuration_and_split_are_downloaded(h
         ({}, "data.config: the data set has several: set it to one of main, socratic"),
         ({"config": "socratic", "split": "test"}, "data.split: 'test' is not one of train"),
     ):
-        (one,) = wanted(Model(path="m"), Data.model_validate({"hub": DATA, **fields}))
+        (one,) = wanted(Model(path="m"), Data.model_validate({"hub": DATA, **fields}).each)
         with pytest.raises(UserError) as caught:
             job.downloads.fetch(one)
         assert str(caught.value) == reported
@@ -379,7 +379,7 @@ def test_a_card_of_a_data_set_that_cannot_be_read_is_reported(
     hub: HubServer, tmp_path: Path, text: bytes, why: str
 ) -> None:
     hub.datasets[DATA] = Repository({"README.md": text, "train.parquet": table(1)})
-    (one,) = wanted(Model(path="m"), Data(hub=DATA))
+    (one,) = wanted(Model(path="m"), Data(hub=DATA).each)
     reported = rf"^data.hub: the card of the data set is {why}; set revision to refs/convert/parquet, which has no card"
     with pytest.raises(UserError, match=reported):
         Job(tmp_path, hub).downloads.fetch(one)

@@ -17,12 +17,14 @@ from longshore.api import contract
 from longshore.api.hub import Hub
 from longshore.api.model import Data, Model
 from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.spec import RLJobSpec
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub import download
 from longshore_runtime.hub.download import Downloaded, Downloads, wanted
 from longshore_runtime.session.inputs import job_inputs
 from longshore_runtime.storage import JobStorage
 from tests.hub_server import HubServer, Repository, hub_server
+from tests.unit.api.specs import spec
 
 MODEL = "acme/tiny"
 DATA = "acme/sums"
@@ -324,9 +326,15 @@ def test_data_sets_of_the_hub_and_of_the_storage_are_read_together(hub: HubServe
     hub.datasets[DATA] = Repository({"train.jsonl": rows})
     (tmp_path / "own.jsonl").write_bytes(rows)
     sources = [{"name": "far", "hub": DATA}, {"name": "near", "path": "own.jsonl"}]
-    data = Data.model_validate({"sources": sources, "promptField": "question"})
-    settings, storage = Hub(endpoint=hub.url), JobStorage(tmp_path, "out")
-    inputs = job_inputs(Model(hub=MODEL), data, settings, storage, lambda *_: None)
+    changes = {
+        "model": {"hub": MODEL, "maxContextTokens": 4096},
+        "data": {"sources": sources, "promptField": "question"},
+        "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+        "hub": {"endpoint": hub.url},
+    }
+    job = RLJobSpec.model_validate(spec(changes))
+    storage = JobStorage(tmp_path, "out")
+    inputs = job_inputs(job, storage, lambda *_: None)
     assert inputs.repository == MODEL
     assert inputs.model.path is not None and storage.resolve(inputs.model.path).joinpath("config.json").is_file()
     maths = [RewardFunction(name="maths", kind=RewardKind.MATHS)]
@@ -334,7 +342,7 @@ def test_data_sets_of_the_hub_and_of_the_storage_are_read_together(hub: HubServe
         ("acme/sums/train.jsonl, line 1", "far"), ("acme/sums/train.jsonl, line 2", "far"),
         ("own.jsonl, line 1", "near"), ("own.jsonl, line 2", "near"),
     ]  # fmt: skip
-    again = job_inputs(Model(hub=MODEL), data, settings, storage, lambda *_: None)
+    again = job_inputs(job, storage, lambda *_: None)
     assert again == inputs
 
 

@@ -273,6 +273,7 @@ def assert_exact_and_on_policy(job: Job) -> None:
     assert_every_draw_once(job.ledger(), 8, 8, has_ended=False)
 
 
+@pytest.mark.soak
 def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cluster, root: Path) -> None:
     manifest = demonstration(root, "show")
     manifest["spec"]["rollout"]["engine"]["weightTransfer"] = "Direct"
@@ -285,6 +286,7 @@ def test_the_demonstration_repurposes_and_regroups_vllm_and_megatron(cluster: Cl
     job.delete()
 
 
+@pytest.mark.soak
 def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Cluster, root: Path) -> None:
     """Complete groups go to the trainers of a disaggregated job one update at a time; a lost trainer pod comes back."""
     manifest = demonstration(root, "apart", backend="Torch")

@@ -27,6 +27,7 @@ def game(root: Path, name: str, **algorithm: int) -> Json:
     return manifest
 
 
+@pytest.mark.soak
 def test_a_game_of_several_turns_outlives_its_pods_and_trains_every_draw_once(cluster: Cluster, root: Path) -> None:
     manifest = game(root, "game", steps=10, promptsPerStep=8, responsesPerPrompt=4)
     manifest["spec"]["algorithm"]["warmStart"]["steps"] = 30

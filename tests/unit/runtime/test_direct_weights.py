@@ -44,7 +44,7 @@ class Engine:
     """Tells what it is asked for; `fails` in answer to a call."""
 
     name: str
-    place: Place
+    places: tuple[Place, ...]
     log: list[str]
     num_workers: int = 1
     fails: dict[str, Exception] = field(default_factory=dict)

@@ -187,7 +187,7 @@ def test_every_field_that_the_operator_reads_to_decide_is_urgent() -> None:
     figures = {field for field in RuntimeStatus.model_fields if not is_urgent_alone(field)}
     assert figures == {
         "activity", "activity_s", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
-        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
+        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step", "warm_start",
     }  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def test_partial_responses_need_room_in_a_job_that_goes_on_with_shorter_ones(tmp
     ).error
 
 
-def test_every_token_of_a_truncated_response_is_trained_on_once_by_the_weights_that_sampled_it() -> None:
+def test_tokens_of_a_truncated_response_are_trained_on_by_the_weights_behind_them() -> None:
     trained: list[Sample] = []
 
     class Watched(Trainers):

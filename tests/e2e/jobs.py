@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from longshore.api import contract, names
+from tests.commands import command_of
 
 LIMIT_S = 400.0
 RECHECK_S = 2.0
@@ -218,14 +219,14 @@ class Job:
         """SIGKILL the main process of a pod, as when it runs out of memory."""
         name = f"{self.name}-{pod}"
         for process in self._processes(name):
-            if "-m longshore_runtime " in " ".join(process.cmdline()):
+            if "-m longshore_runtime " in command_of(process):
                 process.send_signal(signal.SIGKILL)
                 return
         raise AssertionError(f"pod {name} has no main process")
 
     def commands(self) -> list[str]:
         """Return the command lines of all processes of the job's pods."""
-        return [" ".join(process.cmdline()) for process in self._processes(f"{self.name}-")]
+        return [command_of(process) for process in self._processes(f"{self.name}-")]
 
     def remove(self, pod: str) -> str:
         """Delete a pod without grace, as when its node is lost; returns its UID."""
@@ -256,7 +257,7 @@ class Job:
             try:
                 environment = Path(f"/proc/{process.pid}/environ").read_text(errors="replace").split("\0")
                 of_pod = any(one.startswith(f"{contract.ENV_POD_NAME}={pod_prefix}") for one in environment)
-                is_fork = title.match(" ".join(process.cmdline())) and run_dir in Path(process.cwd()).parents
+                is_fork = title.match(command_of(process)) and run_dir in Path(process.cwd()).parents
                 if is_fork or (of_pod and mark in environment):
                     yield process
             except (OSError, psutil.Error):
@@ -281,7 +282,7 @@ class Job:
         assert not left, "\n".join(self._said_by(left))
         # A pod that was deleted without grace leaves the API server before its processes.
         _, alive = psutil.wait_procs(list(self._processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
-        assert [(process.pid, process.ppid(), process.status(), process.cmdline()) for process in alive] == []
+        assert [(process.pid, process.ppid(), process.status(), command_of(process)) for process in alive] == []
 
     def _said_by(self, left: Sequence[str]) -> Iterator[str]:
         """What there is to read about objects that should be gone."""

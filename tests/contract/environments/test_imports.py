@@ -14,6 +14,7 @@ from longshore.api.environment import Environment
 from longshore_runtime.environments.pod_protocol import PATH, Broken, Open, Opened, encode
 from longshore_runtime.environments.pod_server import MAX_HOSTS
 from longshore_runtime.environments.processes import CannotStart, Template
+from tests.commands import command_of
 from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, connected, python, serving
 
 HERE = "tests.contract.environments"
@@ -118,7 +119,7 @@ def test_pod_ends_while_a_module_is_imported(tmp_path: Path, monkeypatch: pytest
         async with connected(port) as client:
             await client.socket.send_bytes(encode(Open(1, "game", {}, 1)))
             await asyncio.to_thread((tmp_path / "begun").read_bytes)  # Waits until somebody writes.
-            (template,) = [one for one in psutil.Process().children() if "endless:Game" in " ".join(one.cmdline())]
+            (template,) = [one for one in psutil.Process().children() if "endless:Game" in command_of(one)]
             return template
 
     with serving(python("game", "endless:Game")) as port:

@@ -11,6 +11,7 @@ from longshore.api.environment import PYTHON_TOOL
 from longshore_runtime.environments.pod_protocol import Broken, Opened
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.worker import START
+from tests.commands import command_of
 from tests.contract.environments.environment_pods import USERS, Client, connected, python, serving, texts
 from tests.contract.sandbox.conftest import WITHOUT_NAMESPACES, available, need
 
@@ -74,8 +75,7 @@ def test_call_that_ends_its_interpreter_is_answered_and_the_episode_goes_on(port
 
 def test_interpreter_starts_with_the_first_call_and_ends_with_its_episode(port: int) -> None:
     def processes() -> set[psutil.Process]:
-        zygotes = [one for one in psutil.Process().children(recursive=True) if START in one.cmdline()]
-        return {*zygotes}
+        return {one for one in psutil.Process().children(recursive=True) if START in command_of(one)}
 
     async def episode() -> None:
         async with connected(port) as client:
@@ -98,7 +98,7 @@ def test_sandbox_that_has_died_breaks_the_episode_and_the_next_one_has_another(p
             await client.open(1, "code")
             await said(client, 1, "1")
             for one in psutil.Process().children(recursive=True):
-                if one.is_running() and START in one.cmdline():
+                if START in command_of(one):
                     one.kill()
             broken = await client.call(1, ("python", {"code": "1"}))
             assert isinstance(broken, Broken)

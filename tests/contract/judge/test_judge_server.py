@@ -25,6 +25,7 @@ from longshore_runtime.judge.options import StreamedJudgeOptions
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem
 from tests.addresses import network
+from tests.commands import command_of
 from tests.e2e.reward_inputs import write_judge
 
 pytestmark = pytest.mark.timeout(300)
@@ -150,7 +151,7 @@ def test_a_pod_serves_the_judge_to_those_with_the_token_until_its_server_is_lost
 
 def assert_engine_is_a_fork_of_the_server(server: psutil.Process) -> None:
     """A process that is a new interpreter imports vLLM once more."""
-    commands = [" ".join(process.cmdline()) for process in server.children(recursive=True)]
+    commands = [command_of(process) for process in server.children(recursive=True)]
     assert sum("judge_server" in command for command in commands) >= 2, "the fork server, and the engine"
     assert not any("multiprocessing.forkserver" in command for command in commands)
 

@@ -15,6 +15,7 @@ from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.child_process import ChildProcess, start_child
 from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import ScoreItem
+from tests.commands import command_of
 
 REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 120.0
@@ -57,9 +58,7 @@ def templates() -> list[psutil.Process]:
 
 
 def is_template(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):  # Other tests may have left some that have ended.
-        return any("child_template" in part for part in process.cmdline())
-    return False
+    return "child_template" in command_of(process)
 
 
 def test_a_fork_scores_as_a_new_process_does(child: ChildProcess) -> None:

@@ -20,6 +20,7 @@ import psutil
 from longshore_runtime.sandbox import linux
 from longshore_runtime.sandbox.layers import SandboxLimits
 from longshore_runtime.sandbox.worker import ENVIRONMENT, START
+from tests.commands import command_of
 
 LIMITS: Final = SandboxLimits(
     wall_s=60.0, cpu_s=4.0, memory_bytes=96 << 20, num_processes=8, file_bytes=4 << 20, output_bytes=1 << 16
@@ -146,7 +147,7 @@ def world() -> Iterator[World]:
 
 def zygotes() -> set[psutil.Process]:
     """Interpreters of the sandboxes of this process."""
-    return {child for child in psutil.Process().children() if START in _command(child)}
+    return {child for child in psutil.Process().children() if START in command_of(child)}
 
 
 def survivors(timeout_s: float = _END_TIMEOUT_S) -> list[psutil.Process]:
@@ -162,15 +163,8 @@ def survivors(timeout_s: float = _END_TIMEOUT_S) -> list[psutil.Process]:
 
 def _is_of_a_sandbox(process: psutil.Process) -> bool:
     """A fork of a zygote, whatever runs in the environment of one, and what attacks have marked."""
-    command = _command(process)
+    command = command_of(process)
     return START in command or MARK in command or ENVIRONMENT.items() <= _environment(process).items()
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

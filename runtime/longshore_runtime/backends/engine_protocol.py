@@ -182,10 +182,16 @@ class Engine(Protocol):
     def has_work(self) -> bool:
         """Return whether a step would do anything."""
 
-    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> bool:
         """Prepare for new weights; until `serve`, the policy version is -1 and no request is taken.
 
-        `channel`: where to meet the trainer that broadcasts them. Weights that had begun to come are given up.
+        Weights that had begun to come are given up.
+
+        Args:
+            channel: where to meet the trainer that broadcasts them.
+
+        Returns:
+            Whether it holds all weights in bfloat16.
         """
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:

@@ -132,13 +132,14 @@ class FakeEngine:
         """Return whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
-    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> bool:
         """Prepare for new weights; requests are refused until `serve`."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
         self._policy_version, self._is_loaded = -1, False
         self._receipt = Receipt()
         self._broadcast = _join(channel) if channel is not None else None
+        return False
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Check a bucket like any engine, and forget its values."""

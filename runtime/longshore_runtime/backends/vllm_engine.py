@@ -105,7 +105,7 @@ class VllmEngine:
         """Return whether any request is unfinished."""
         return bool(self._responses)
 
-    def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
+    def begin_weights(self, channel: BroadcastGroup | None = None) -> bool:
         """Prepare the running model for new values."""
         assert not self.has_work(), "weights change only while nothing runs"
         assert not self._asleep, "a sleeping engine takes no weights"
@@ -114,7 +114,7 @@ class VllmEngine:
         self._num_updates += 1
         # Which layers an adapter has is known to the trainer; `finish_update` tells which of them vLLM has.
         self._receipt = Receipt() if self._lora is not None else Receipt(self._parameter_names, optional=_TIED)
-        self._engine.collective_rpc(begin_update, args=(channel, self._lora, self._num_updates))
+        return all(self._engine.collective_rpc(begin_update, args=(channel, self._lora, self._num_updates)))
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:
         """Copy some values into the running model."""

@@ -20,21 +20,24 @@ from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, BufferH
 from longshore_runtime.weights.slices import Bucket, Slice
 
 
-def begin_update(worker: Any, channel: BroadcastGroup | None = None, lora: Lora | None = None, number: int = 0) -> None:
+def begin_update(worker: Any, channel: BroadcastGroup | None = None, lora: Lora | None = None, number: int = 0) -> bool:
     """Prepare every layer for new weights; with a `channel`, they come by broadcast.
 
-    With `lora`, they are those of an adapter, which an engine knows by its number.
+    With `lora`, they are those of an adapter, which an engine knows by its number. Returns whether all weights that
+    come are held in bfloat16.
     """
     sources = _Sources(worker.device)
     if channel is not None:
         sources.join(channel, worker.rank)
     worker.longshore_sources = sources
+    dtypes = {parameter.dtype for parameter in worker.model_runner.get_model().parameters()}
     with set_current_vllm_config(worker.vllm_config):
         worker.longshore_update = (
             Renewal(worker.model_runner.get_model(), worker.model_config)
             if lora is None
             else AdapterUpdate(worker, lora, number)
         )
+    return lora is None and dtypes == {torch.bfloat16}
 
 
 def load_arrays(worker: Any, bucket: Bucket) -> None:

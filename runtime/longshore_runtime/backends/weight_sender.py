@@ -45,7 +45,8 @@ class WeightSender:
         """
         self._is_read = is_read
         self._size_bytes = bucket_size(max_bucket_bytes // 2)
-        self._chunks = _chunks(tensors, self._size_bytes)
+        self._tensors = tensors
+        self._chunks: Iterator[_Chunk] | None = None
         self._device = device
         self._buffers: list[SharedBuffer] = []
         self._following: _Chunk | None = None
@@ -61,8 +62,13 @@ class WeightSender:
         assert self._broadcast is not None and self._part is not None, "join and fill come first"
         self._broadcast.run(self._buffers[-1].values[: self._part.num_bytes])
 
-    def fill(self) -> BucketPart | None:
-        """Write the next bucket and return it, or None after the last. This overwrites the one before the previous."""
+    def fill(self, *, in_bfloat16: bool = False) -> BucketPart | None:
+        """Write the next bucket and return it, or None after the last. This overwrites the one before the previous.
+
+        `in_bfloat16`: whether weights are rounded to that type. The first call decides.
+        """
+        if self._chunks is None:
+            self._chunks = _chunks(self._tensors, self._size_bytes, in_bfloat16=in_bfloat16)
         self._following = self._following or next(self._chunks, None)
         if self._following is None:
             return None
@@ -80,7 +86,7 @@ class WeightSender:
     def close(self) -> None:
         """Free the memory, which engines must have released."""
         self._broadcast = self._following = None
-        self._chunks = iter(())
+        self._tensors = self._chunks = iter(())
         while self._buffers:
             self._buffers.pop().close()
         free_gpu_memory()
@@ -94,9 +100,11 @@ class WeightSender:
         return self._buffers[-1]
 
 
-def _chunks(tensors: Iterator[Named], bucket_bytes: int) -> Iterator[_Chunk]:
+def _chunks(tensors: Iterator[Named], bucket_bytes: int, *, in_bfloat16: bool) -> Iterator[_Chunk]:
     for name, values, cut in tensors:
         shape, flat = tuple(values.shape), values.reshape(-1)
+        if in_bfloat16 and flat.is_floating_point():
+            flat = flat.to(torch.bfloat16)
         del values
         for start, stop in spans(len(flat), flat.element_size(), bucket_bytes):
             yield _Chunk(name, flat[start:stop], shape, start, cut)

@@ -148,12 +148,12 @@ class TrainerActor:
         tensors = self._running.tensors(in_pieces=in_pieces)
         self._sender = WeightSender(tensors, compute_device(), max_bucket_bytes, is_read=is_read)
 
-    def fill(self) -> BucketPart | None:
+    def fill(self, in_bfloat16: bool) -> BucketPart | None:
         """Write and return the next bucket, on all ranks of a replica together; None: there are no more.
 
-        This overwrites the last bucket but one.
+        This overwrites the last bucket but one. `in_bfloat16`: see `WeightSender.fill`.
         """
-        part: BucketPart | None = self._sender.fill()
+        part: BucketPart | None = self._sender.fill(in_bfloat16=in_bfloat16)
         return part
 
     def join_engines(self, channel: BroadcastGroup) -> None:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
@@ -15,7 +15,7 @@ from longshore_runtime.weights.buckets import combined_checksum
 from longshore_runtime.weights.shared import BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Checksum
 
-_Replies = list[tuple[EngineHandle, Reply[None]]]
+_Replies = list[tuple[EngineHandle, Reply[Any]]]
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,13 @@ class _Receivers:
         return [engine for engine in self._alive if not self._ranks[engine]]
 
     def begin(self, sending: Sending) -> None:
-        """Wait until all are prepared, and those in other places have met the rank that broadcasts."""
+        """Wait until all are prepared, and those in other places have met the rank that broadcasts.
+
+        Weights are sent in bfloat16 where all engines hold them so: they would round in the same way.
+        """
         num_remote_workers = sum(engine.num_workers for engine in self.remote)
         channel = sending.channel(num_remote_workers) if self.remote else None
-        begun: _Replies = []
+        begun: list[tuple[EngineHandle, Reply[bool]]] = []
         first = 1
         for engine in self._alive:
             if self._ranks[engine] or channel is None:
@@ -156,6 +159,9 @@ class _Receivers:
         if channel is not None and (reason := sending.join(channel)) is not None:
             self._lose_remote(reason, begun)
         self._await_all(begun)
+        sending.in_bfloat16 = all(
+            reply.get(PUBLISH_LIMIT_S) for engine, reply in begun if self._failures[engine] is None
+        )
 
     def load(self, parts: Mapping[int, BucketPart]) -> None:
         """Have all engines load what ranks have written; does not wait."""
@@ -210,7 +216,7 @@ class _Receivers:
         return [engine for engine, failure in self._failures.items() if failure is None]
 
 
-def _death(reply: Reply[None], timeout_s: float) -> EngineDied | None:
+def _death(reply: Reply[Any], timeout_s: float) -> EngineDied | None:
     try:
         reply.get(timeout_s)
     except EngineDied as death:

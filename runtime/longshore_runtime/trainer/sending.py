@@ -27,6 +27,8 @@ class Sending:
         self._get = get
         self._in_order = in_order
         self._first = next(iter(actors.values()))
+        self.in_bfloat16 = False
+        """Whether weights are written in bfloat16; otherwise as the ranks hold them."""
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
         """Begin to write the weights; raises WeightsUnavailable if they are of another version by now."""
@@ -52,7 +54,7 @@ class Sending:
         A rank has two buffers, so this bucket overwrites the last but one.
         """
         with self._in_order:
-            filled = [actor.fill.remote() for actor in self._actors.values()]
+            filled = [actor.fill.remote(self.in_bfloat16) for actor in self._actors.values()]
         parts = self._get(filled)
         assert all(parts) or not any(parts), "the replicas hold other parameters"
         written = dict(zip(self._actors, parts, strict=True))

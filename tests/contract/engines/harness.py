@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -55,8 +56,8 @@ class Harness:
         for _ in range(num_ranks):
             named = ((name, torch.tensor(values), None) for name, values in weights.items())
             senders.append(WeightSender(named, CPU, 2 * (bucket_bytes or self.bucket_bytes)))
-        self.engine.begin_weights()
-        for parts in zip(*[iter(sender.fill, None) for sender in senders], strict=True):
+        fill = partial(WeightSender.fill, in_bfloat16=self.engine.begin_weights())
+        for parts in zip(*[iter(partial(fill, sender), None) for sender in senders], strict=True):
             self.engine.load_bucket(SharedBucket(parts))
         checksum = self.engine.finish_weights()
         for sender in senders:

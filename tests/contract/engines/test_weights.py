@@ -157,3 +157,14 @@ def test_a_parameter_that_comes_twice_leaves_an_engine_without_weights(harness: 
     assert harness.engine.stats().policy_version == -1
     with pytest.raises(AssertionError, match="weights that were published"):
         harness.engine.add([request()])
+
+
+def test_weights_rounded_by_the_trainer_sample_as_those_that_the_engine_rounds(narrow_vllm: Harness) -> None:
+    weights = narrow_vllm.other_weights()
+    narrow_vllm.publish(1, weights)
+    (expected,) = narrow_vllm.finish([request(LONG_PROMPT, temperature=0.0)])
+    narrow_vllm.publish(2)
+    assert narrow_vllm.engine.begin_weights(), "it holds bfloat16, so it is sent half of the bytes"
+    narrow_vllm.publish_shared(3, weights)
+    (actual,) = narrow_vllm.finish([request(LONG_PROMPT, temperature=0.0)])
+    assert values(actual) == values(expected)

@@ -39,11 +39,11 @@ Written = list[tuple[BucketPart, list[tuple[Slot, Tensor]]]]
 """Buckets, and what was in them before they were overwritten."""
 
 
-def written(named: list[Named], bucket_bytes: int) -> Written:
+def written(named: list[Named], bucket_bytes: int, *, in_bfloat16: bool = False) -> Written:
     """All of them."""
     sender = WeightSender(iter(named), CPU, 2 * bucket_bytes)
     buckets = []
-    while (part := sender.fill()) is not None:
+    while (part := sender.fill(in_bfloat16=in_bfloat16)) is not None:
         assert part.buffer is not None
         buckets.append((part, list(read(part, open_buffer(part.buffer, CPU)))))
     sender.close()
@@ -78,6 +78,16 @@ def test_parameters_arrive_as_they_are_whatever_the_size_of_buckets(
         receipt.take(SharedBucket((part,)).checksums)
     whole = {name: tensor_checksum(values.reshape(-1), tuple(values.shape)) for name, values, _ in named}
     assert receipt.complete() == combined_checksum([whole])
+
+
+def test_weights_are_rounded_for_engines_that_hold_bfloat16_and_other_values_stay() -> None:
+    counters = torch.arange(5)
+    named = [*parameters([(3, 4), ()], torch.float32), ("counters", counters, None)]
+    buckets = written(named, 16, in_bfloat16=True)
+    arrived = received(buckets)
+    assert torch.equal(arrived.pop("counters"), counters)
+    assert all(torch.equal(arrived[name], values.bfloat16()) for name, values, _ in named[:2])
+    assert sum(slot.num_bytes for part, _ in buckets for slot in part.slots) == 2 * 13 + counters.nbytes
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -50,6 +50,7 @@ class Engine:
     fails: dict[str, Exception] = field(default_factory=dict)
     channel: BroadcastGroup | None = None
     sources: list[str] = field(default_factory=list)
+    holds_bfloat16: bool = False
     checksums: list[Mapping[str, Checksum]] = field(default_factory=list)
 
     def command(self, method: Callable[..., Any], *args: Any) -> Answer:
@@ -58,7 +59,7 @@ class Engine:
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> Answer:
         self.channel = channel
-        return self._answer("begin")
+        return self._answer("begin", self.holds_bfloat16)
 
     def load_bucket(self, bucket: SharedBucket) -> Answer:
         self.sources += [part.buffer.file if part.buffer else "broadcast" for part in bucket.parts]
@@ -96,6 +97,7 @@ class Trainers:
     log: list[str]
     lost: dict[str, str | Exception] = field(default_factory=dict)
     are_unavailable: bool = False
+    in_bfloat16: bool = False
 
     def colocated_ranks(self, engine: Engine) -> tuple[int, ...]:
         return self._replicas.colocated_ranks(engine.places, engine.num_workers)
@@ -182,6 +184,15 @@ def test_an_engine_on_the_gpu_of_the_rank_that_broadcasts_is_given_copies() -> N
     assert run.engines[1].sources == ["broadcast"] * 2
     assert run.engines[1].channel == BroadcastGroup("host", 1, size=3, first=1)
     assert run.log[run.log.index("end") :] == ["end", "copy", "e1 serve", "e0 copies"]
+
+
+@pytest.mark.parametrize("held", [(True, True), (True, False), (False, False)])
+def test_weights_are_rounded_only_where_all_engines_hold_them_so(held: tuple[bool, bool]) -> None:
+    run = Run(EVERYWHERE)
+    for engine, holds in zip(run.engines, held, strict=True):
+        engine.holds_bfloat16 = holds
+    run.deliver()
+    assert run.trainers.in_bfloat16 == all(held)
 
 
 def test_nothing_is_sent_when_all_engines_are_given_copies() -> None:

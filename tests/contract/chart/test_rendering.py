@@ -51,7 +51,7 @@ def rendered(namespace: str | None = None, /, release: str = "longshore", **valu
         chart.validate_schema(values)
         texts = chart.render(values, name=release, namespace=namespace)
     pages = [text for name, text in texts.items() if name.endswith(".yaml")]
-    objects = [one for text in pages for one in yaml.safe_load_all(text) if one]
+    objects = [one for text in pages for one in yaml.load_all(text, yaml.CSafeLoader) if one]
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}
 
 

@@ -108,7 +108,7 @@ def peaks(world: World, directory: Path, saved: Path) -> tuple[int, int, int]:
 
 def test_a_rank_needs_memory_for_its_shards_and_few_tensors(tmp_path: Path) -> None:
     """A rank of two has half of the weights, and as much of each moment."""
-    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 24, "head_dim": 64}
+    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 14, "head_dim": 64}
     model = build(tmp_path / "model", Family("qwen3", tied=True), **shape)
     size = (model / "model.safetensors").stat().st_size
     small = build(tmp_path / "small", Family("qwen3", tied=True))

@@ -80,6 +80,12 @@ class EngineDtype(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class Quantization(StrEnum):
+    """Type into which engines round weights."""
+
+    FP8 = "FP8"
+
+
 class WeightTransfer(StrEnum):
     """How new weights reach the engines."""
 
@@ -182,6 +188,9 @@ class EngineSettings(ApiModel):
     """Share of GPU memory that an engine may use."""
     dtype: EngineDtype = EngineDtype.AUTO
     """Data type of weights and activations in the engine. auto: that of the checkpoint."""
+    quantization: Quantization | None = None
+    """Type into which engines on GPUs round the weights of linear layers whenever new ones come, and their inputs. FP8:
+    8-bit floating point, with a scale for each channel and token. Unset: none."""
     enforce_eager: bool = False
     """Whether engines skip compilation and CUDA graphs, which makes them start faster and sample more slowly."""
     sleep_level: int = Field(default=1, ge=0, le=2)

@@ -144,6 +144,18 @@ _RULES: Final = (
         "round change: remove promptsPerUpdate, or set rollout.handover to AfterRound",
     ),
     Rule(
+        "rollout.engine.quantization",
+        "!has(self.rollout.engine.quantization) || has(self.algorithm.rolloutCorrection) && "
+        "self.algorithm.rolloutCorrection.rolloutIs != 'None'",
+        "quantization needs algorithm.rolloutCorrection with importance weights, because engines sample with "
+        "probabilities that are not the trainer's: set it to {}",
+    ),
+    Rule(
+        "rollout.engine.quantization",
+        "!has(self.rollout.engine.quantization) || !has(self.trainer.lora)",
+        "quantization does not apply to trainer.lora, whose engines never get the frozen weights: remove one of them",
+    ),
+    Rule(
         "rollout.engine.sleepLevel",
         "!has(self.trainer.lora) || self.rollout.engine.sleepLevel < 2",
         "sleepLevel must be below 2 with trainer.lora, because the weights that engines drop are never sent again: set "

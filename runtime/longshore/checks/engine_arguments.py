@@ -18,7 +18,7 @@ def _refused(names: str, why: str) -> dict[str, str]:
 _REFUSED: Final = (
     _refused(
         "model model_weights hf_config_path tokenizer dtype max_model_len max_num_seqs tensor_parallel_size seed "
-        "enforce_eager logprobs_mode disable_log_stats enable_sleep_mode kv_cache_memory_bytes "
+        "enforce_eager logprobs_mode disable_log_stats enable_sleep_mode kv_cache_memory_bytes quantization "
         "gpu_memory_utilization worker_extension_cls enable_lora max_loras max_cpu_loras max_lora_rank "
         "lora_target_modules",
         "{name} follows from other fields",
@@ -29,8 +29,7 @@ _REFUSED: Final = (
         "{name} would give an engine other GPUs than those of its tensorParallelSize",
     )
     | _refused(
-        "quantization quantization_config cpu_offload_gb cpu_offload_params offload_backend offload_group_size "
-        "offload_params",
+        "quantization_config cpu_offload_gb cpu_offload_params offload_backend offload_group_size offload_params",
         "with {name} engines could not take the trainer's weights",
     )
     | _refused(
@@ -66,12 +65,14 @@ def refusal(name: str, *, has_accelerator: bool) -> str | None:
 
 
 def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Iterator[str]:
-    """Yield a sentence for each extra argument that is refused.
+    """Yield a sentence for each extra argument that is refused, and for a quantisation that is.
 
     vLLM accepts others; `unknown_arguments` finds those that it does not know.
     """
     if engine.backend is not EngineBackend.VLLM:
         return
+    if engine.quantization is not None and not has_accelerator:
+        yield f"rollout.engine.quantization: {engine.quantization} needs GPUs; remove it"
     for name in engine.extra_args:
         if (why := refusal(name, has_accelerator=has_accelerator)) is not None:
             fix = "remove it, or use GPUs" if name in _REFUSED_ON_CPUS else "remove it"

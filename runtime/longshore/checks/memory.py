@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from longshore.api.quantity import parse_bytes
-from longshore.api.rollout import EngineBackend, EngineDtype
+from longshore.api.rollout import EngineBackend, EngineDtype, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
@@ -18,6 +18,7 @@ from longshore.checks.model_limits import language_part
 
 _CONTEXT_BYTES: Final = 1 << 30
 """CUDA context, communication buffers and graphs of a process."""
+_FP8_BYTES: Final = 1
 _PREFILL_TOKENS: Final = 8192
 """Tokens that vLLM computes at once at most, by default."""
 _LOGIT_BYTES: Final = 8
@@ -174,12 +175,18 @@ def engine_need(spec: RLJobSpec, model: ModelSize) -> Need:
     logits = engine.max_num_seqs * model.vocab_size * _LOGIT_BYTES
     return Need(
         {
-            "weights": model.num_parameters * value_bytes / tp_size,
+            "weights": _engine_weight_bytes(engine, model, value_bytes) / tp_size,
             "KV cache": kv_bytes,
             "activations": layer + logits,
             "context": _CONTEXT_BYTES,
         }
     )
+
+
+def _engine_weight_bytes(engine: EngineSettings, model: ModelSize, value_bytes: int) -> float:
+    if engine.quantization is None:
+        return model.num_parameters * value_bytes
+    return model.outside_layers * value_bytes + model.layer * model.num_layers * _FP8_BYTES
 
 
 def trained_adapter(spec: RLJobSpec) -> Lora | None:

@@ -15,8 +15,8 @@ from longshore.policy.data_types import trainer_dtype
 FLOAT32_LIMIT: Final = 1e-3
 """Where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
 SIXTEEN_BIT_LIMIT: Final = 0.1
-"""Where bfloat16 or float16 computes: dense models show 0.005 to 0.03, and NeMo RL's guide to new models calls a mean
-of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and mixtures of experts."""
+"""Where bfloat16, float16 or FP8 computes: dense models show 0.005 to 0.03 in 16 bits, and NeMo RL's guide to new
+models calls a mean of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and experts."""
 
 
 def mismatch_limit(
@@ -31,6 +31,8 @@ def mismatch_limit(
         return rollout.max_log_prob_mismatch
     if rollout.engine.backend is EngineBackend.FAKE:
         return math.inf
+    if rollout.engine.quantization is not None:
+        return SIXTEEN_BIT_LIMIT
     return default_limit(
         engine_dtype=rollout.engine.dtype,
         engines_have_accelerators=engines_have_accelerators,

@@ -11,6 +11,7 @@ from vllm.platforms import current_platform
 from vllm.utils.flashinfer import has_flashinfer
 
 from longshore.api.quantity import parse_bytes
+from longshore.api.rollout import Quantization
 from longshore.checks.engine_arguments import argument_mistakes, unknown_arguments
 from longshore.checks.memory import ModelSize
 from longshore.checks.pod_memory import CPU_BLOCK_TOKENS, CPU_KV_CACHE_BYTES, cpu_kv_cache_bytes
@@ -18,6 +19,8 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 from longshore_runtime.backends.vllm_lora import lora_arguments
 
+_QUANTIZATIONS: Final = {Quantization.FP8: "fp8_per_channel"}
+"""Names of vLLM: layers quantise the weights that are loaded into them."""
 _BLACKWELL: Final = 10
 """Major compute capability of B200 and GB200."""
 
@@ -61,6 +64,7 @@ def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": spec.options.gpu_memory_utilization,
         "enable_sleep_mode": spec.options.sleep_level > 0,
+        "quantization": None if spec.options.quantization is None else _QUANTIZATIONS[spec.options.quantization],
         **_attention(),
     }
 

@@ -344,7 +344,8 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
         (EngineSettings(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
         (EngineSettings(extra_args={"worker_extension_cls": "a.B"}), "worker_extension_cls follows from other fields"),
         (EngineSettings(extra_args={"pipeline_parallel_size": 2}), "would give an engine other GPUs than those of"),
-        (EngineSettings(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
+        (EngineSettings(extra_args={"quantization_config": {}}), "engines could not take the trainer's"),
+        (EngineSettings(quantization="FP8"), "rollout.engine.quantization: FP8 needs GPUs; remove it"),
         (EngineSettings(extra_args={"override_generation_config": {"top_p": 0.5}}), "every request says how it is"),
         (EngineSettings(extra_args={"otlp_traces_endpoint": "http://x"}), "are sent with tracking.openTelemetry"),
         (
@@ -463,6 +464,25 @@ def test_tokens_sampled_several_at_a_time_on_a_gpu_have_the_models_log_probs(
         np.testing.assert_allclose(completion.trajectory.log_probs, expected, atol=TF32_LOG_PROB / 0.05)
     longest = max(completion.num_tokens for completion in completions)
     assert harness.engine.stats().num_steps < longest, "every step gave one token: this shows nothing"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@in_own_process
+def test_an_engine_in_fp8_quantises_each_time_that_weights_come(model: Path) -> None:
+    harness = harness_on_a_gpu(model, sleep_level=1, quantization="FP8")
+    for version, weights in enumerate((harness.weights, harness.other_weights())):
+        harness.publish_shared(version, weights)
+        parameters = harness.engine._engine.collective_rpc(dtypes_of_weights)[0]  # type: ignore[attr-defined]
+        assert "float8_e4m3fn" in parameters
+        (sampled,) = harness.finish([request(temperature=1.0)])
+        expected = reference_log_probs(model, weights, PROMPT, sampled, 1.0)
+        assert 0 < np.abs(sampled.trajectory.log_probs - np.array(expected)).mean() < 0.1
+
+
+def dtypes_of_weights(worker: Any) -> list[str]:
+    """Names of the types of the weights of an engine."""
+    return sorted({str(one.dtype).removeprefix("torch.") for one in worker.model_runner.get_model().parameters()})
 
 
 def harness_on_a_gpu(model: Path, sleep_level: int, kv_cache: str = "256Mi", **other: Any) -> Harness:

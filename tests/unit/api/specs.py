@@ -149,6 +149,12 @@ BROKEN: list[tuple[Json, str]] = [
         {"algorithm.rolloutCorrection": {"rolloutRsThreshold": 2, "rolloutRsThresholdLower": 2}},
         "algorithm.rolloutCorrection.rolloutRsThresholdLower",
     ),
+    ({"rollout.engine.quantization": "FP8"}, "rollout.engine.quantization"),
+    (
+        {"rollout.engine.quantization": "FP8", "algorithm.rolloutCorrection": {"rolloutIs": "None"}},
+        "rollout.engine.quantization",
+    ),
+    (CORRECTED | {"rollout.engine.quantization": "FP8", "trainer.lora": {}}, "rollout.engine.quantization"),
     (CORRECTED | strategy("GroupPipeline") | {"algorithm.promptsPerUpdate": 2}, "algorithm.rolloutCorrection"),
     (strategy("GroupPipeline") | {"algorithm.epochsPerStep": 2}, "rollout.handover"),
     (strategy("TailBatching", handover="Streamed") | {"algorithm.epochsPerStep": 2}, "rollout.handover"),

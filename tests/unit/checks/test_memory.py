@@ -49,6 +49,10 @@ def test_an_engine_holds_weights_and_the_keys_and_values_of_one_long_request(mod
     assert split["KV cache"] == need["KV cache"] / 4, "a key-value head is not split"
     single = engine_need(spec(rollout={"engine": {"dtype": "float32"}}), model).parts
     assert (single["weights"], single["KV cache"]) == (2 * need["weights"], 2 * need["KV cache"])
+    eight_bits = spec(algorithm={"rolloutCorrection": {}}, rollout={"engine": {"quantization": "FP8"}})
+    assert engine_need(eight_bits, model).parts["weights"] == NUM_PARAMETERS + model.outside_layers, (
+        "a byte in layers, and two outside of them"
+    )
 
 
 def test_a_cache_of_a_given_size_is_taken_as_given(model: ModelSize) -> None:

@@ -4,11 +4,24 @@ from typing import Final
 
 from longshore.checks.engine_arguments import refusal
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, direct, entry
-from longshore_cli.convert.verl.sections import ENGINE, ROLLOUT
+from longshore_cli.convert.verl.sections import CORRECTION, ENGINE, ROLLOUT
 
 _EXTRA: Final = f"{ENGINE}.extraArgs"
 _VLLM: Final = f"{ROLLOUT}.engine_kwargs.vllm"
 _TYPE: Final = f"{ROLLOUT}.dtype"
+_QUANTIZATION: Final = f"{ROLLOUT}.quantization"
+
+
+@entry([_QUANTIZATION], [f"{ENGINE}.quantization"], "fp8, with importance weights of the rollout")
+def quantization(settings: ForeignSettings) -> EntryOutcome:
+    name = settings.text(_QUANTIZATION)
+    if name is None:
+        return EntryOutcome()
+    if name != "fp8":
+        return EntryOutcome(lost={_QUANTIZATION: f"engines cannot round weights to {name}"})
+    if settings[f"{CORRECTION}.rollout_is"] is None:
+        return EntryOutcome(lost={_QUANTIZATION: "it needs importance weights: set rollout_correction.rollout_is"})
+    return EntryOutcome({f"{ENGINE}.quantization": "FP8"})
 
 
 @entry([_TYPE], [f"{ENGINE}.dtype"], "trainers compute in bfloat16, unless `trainer.dtype` says otherwise")
@@ -57,6 +70,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     direct(f"{ROLLOUT}.gpu_memory_utilization", f"{ENGINE}.gpuMemoryUtilization", default=0.5),
     direct(f"{ROLLOUT}.max_num_seqs", f"{ENGINE}.maxNumSeqs"),
     number_format,
+    quantization,
     direct(f"{ROLLOUT}.enforce_eager", f"{ENGINE}.enforceEager"),
     engine_arguments,
     sleeping,

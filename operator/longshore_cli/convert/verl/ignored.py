@@ -118,7 +118,7 @@ IGNORED: Final = (
     Ignored((f"{ROLLOUT}.pipeline_model_parallel_size", f"{ROLLOUT}.data_parallel_size",
              f"{ROLLOUT}.expert_parallel_size"), "an engine is one tensor-parallel group", (1,), matters=False),
     Ignored((f"{ROLLOUT}.seed",), "algorithm.seed seeds sampling, too", (42,), matters=False),
-    Ignored((f"{ROLLOUT}.quantization", f"{ROLLOUT}.quantization_config_file"), "engines have the trainer's weights"),
+    Ignored((f"{ROLLOUT}.quantization_config_file",), "engines choose scales themselves"),
     Ignored((f"{ROLLOUT}.enable_rollout_routing_replay",),
             "trainers choose experts themselves, and not as the engines did", (False,)),
     Ignored(named(ROLLOUT, _ENGINES),

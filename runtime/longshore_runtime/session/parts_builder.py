@@ -232,7 +232,8 @@ class PartsBuilder:
         self._origins.update(origins)
 
     def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
-        chat, base = self._spec.data.chat, None
+        chat = self._spec.data.chat
+        base: BaseModel | None = None
         if self._spec.trainer.lora is not None:
             # After a warm start, an adapter changes other weights than those of the repository.
             repository = self._spec.model.hub if self._spec.algorithm.warm_start is None else None

@@ -341,7 +341,7 @@ def test_tppo_trains_on_every_token_once_and_with_the_reward_on_the_last_ones() 
     algorithm = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=1, max_response_tokens=64, objective=Tppo())
     response, record = ResponseId(Draw(0, 0), 0), PROMPTS
     pieces = [Trajectory.sampled(version, [7] * 2, [-1.0] * 2) for version in range(3)]
-    sampled, trained = Trajectory.sampled(0, [], []), []
+    sampled, trained = Trajectory.sampled(0, [], []), list[Sample]()
     for version, piece in enumerate(pieces):
         sampled += piece
         is_last = piece is pieces[-1]

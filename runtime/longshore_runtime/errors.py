@@ -14,6 +14,14 @@ class UserError(Exception):
     """Raised for a mistake in the job that no retry mends; the message is one sentence with the field and the fix."""
 
 
+def diverged(field: str, what: str) -> UserError:
+    """Return the error of an update whose loss or gradients are no finite numbers; `field`: that of its rate."""
+    return UserError(
+        f"{field}: {what}, and no optimizer step was made with it; lower the learning rate in a new job, which goes on "
+        "from the newest checkpoint or has another storage.output"
+    )
+
+
 class CannotContinue(UserError):
     """Raised for a mistake that keeps a job which has trained before from going on: another edit may mend it."""
 

@@ -51,8 +51,8 @@ _RULES: Final = (
     Rule(
         "responsesPerPrompt",
         f"self.responsesPerPrompt == 1 || !(self.objective.name in {UNFINISHED})",
-        f"responsesPerPrompt must be 1 with {' and '.join(UNFINISHED)}, since a response that waits for its siblings "
-        "has no reward for its last tokens: set it, and raise promptsPerStep",
+        f"responsesPerPrompt must be 1 with {' and '.join(UNFINISHED)}, since the last tokens of a response that "
+        "waits for its siblings would be trained on rounds later: set it, and raise promptsPerStep",
     ),
     Rule(
         "objective.advantage",

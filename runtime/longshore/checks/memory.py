@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore.api.objectives.imitation import Imitation
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend, TrainerDtype
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
 from longshore.checks.model_limits import language_part
 
@@ -189,23 +190,34 @@ def _engine_weight_bytes(engine: EngineSettings, model: ModelSize, value_bytes: 
     return model.outside_layers * value_bytes + model.layer * model.num_layers * _FP8_BYTES
 
 
-def trained_adapter(spec: RLJobSpec) -> Lora | None:
-    """Return the adapter that is all that trainers train; None: the rounds or the warm start train all weights."""
-    return spec.trainer.lora if spec.algorithm.warm_start is None else None
+def trainings(spec: RLJobSpec) -> tuple[RLJobSpec, ...]:
+    """Return jobs whose trainers need what those of this job need, one after the other: as many as differ.
+
+    Those of a warm start need no more than those of the rounds, unless these train an adapter.
+    """
+    algorithm, trainer = spec.algorithm, spec.trainer
+    if algorithm.warm_start is None or trainer.lora is None:
+        return (spec,)
+    imitating = algorithm.model_copy(update={"objective": Imitation(), "kl_coefficient": 0.0, "warm_start": None})
+    return spec, spec.model_copy(update={"algorithm": imitating}).with_trainer(lora=None)
 
 
 def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
-    """Return the memory need of the larger of the trainer's phases: forward and backward pass, or optimizer step."""
+    """Return the largest memory need of the trainer: of a forward and backward pass, or of an optimizer step."""
+    return max((_training_need(one, model) for one in trainings(spec)), key=lambda need: need.total_bytes)
+
+
+def _training_need(spec: RLJobSpec, model: ModelSize) -> Need:
     trainer = spec.trainer
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     own = model.num_parameters / shards
-    lora, with_critic = trained_adapter(spec), spec.algorithm.objective.has_critic
+    lora, with_critic = trainer.lora, spec.algorithm.objective.has_critic
     # Without its adapter, a model is its own reference; a teacher is another one.
     is_own_reference = lora is not None and spec.algorithm.teacher is None
     has_reference = spec.algorithm.has_reference and not trainer.offload_reference and not is_own_reference
     trained = own if lora is None else model.adapter_parameters(lora) / shards
     state = {
-        "frozen weights": 0.0 if lora is None else own * _CAST_BYTES,
+        "frozen weights": 0.0 if lora is None else own * _computed_bytes(spec),
         "weights": trained * _WEIGHT_BYTES,
         "gradients": trained * _GRADIENT_BYTES,
         "reference": own * _WEIGHT_BYTES if has_reference else 0.0,
@@ -318,11 +330,16 @@ def _moment_shards(spec: RLJobSpec) -> int:
     return max(1, replicas * spec.trainer.context_parallel_size)
 
 
+def _computed_bytes(spec: RLJobSpec) -> int:
+    """Return the size of a weight as layers on GPUs compute with it."""
+    return _WEIGHT_BYTES if spec.trainer.dtype is TrainerDtype.FLOAT32 else _CAST_BYTES
+
+
 def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     """Return what a pass adds to the weights: copies in bfloat16, and with FSDP what is put together from shards."""
-    is_frozen = trained_adapter(spec) is not None
+    is_frozen = spec.trainer.lora is not None
     if spec.trainer.fsdp_size == 1:
-        return {} if is_frozen else {"copies": own * _CAST_BYTES}
+        return {} if is_frozen or _computed_bytes(spec) != _CAST_BYTES else {"copies": own * _CAST_BYTES}
     # What no layer has stays whole for the whole pass. A layer is whole while it computes, and the next one comes.
     # Frozen weights are in bfloat16 already, and have no gradient.
     whole = _CAST_BYTES if is_frozen else _WHOLE_BYTES + _CAST_BYTES
@@ -334,7 +351,7 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
 
 def embedding_gradient_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     """Return the memory of what is added to the gradient: of the output layer and, where that is tied, of the input."""
-    if trained_adapter(spec) is not None:
+    if spec.trainer.lora is not None:
         return 0.0
     return model.embedding * _GRADIENT_BYTES * (2 if model.is_tied else 1) / spec.trainer.tensor_parallel_size
 

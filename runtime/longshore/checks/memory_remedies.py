@@ -62,6 +62,9 @@ def _trainers(spec: RLJobSpec) -> Iterator[tuple[str, RLJobSpec]]:
     if fewer_tokens:
         for text, sizes in changes:
             yield f"{text} and {of_tokens}", changed(**sizes, **fewer_tokens)
+    if trainer.lora is not None and spec.algorithm.warm_start is not None:
+        algorithm = spec.algorithm.model_copy(update={"warm_start": None})
+        yield "remove algorithm.warmStart, which trains all weights", spec.model_copy(update={"algorithm": algorithm})
     if not is_megatron and trainer.lora is None:
         for size in _sizes(pods, 1, pods.gpus_per_pod):
             megatron = {"backend": TrainerBackend.MEGATRON, "fsdp_size": 1, "tensor_parallel_size": size}

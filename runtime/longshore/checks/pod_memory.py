@@ -22,7 +22,7 @@ from longshore.checks.memory import (
     embedding_gradient_bytes,
     gib,
     logit_chunk_tokens,
-    trained_adapter,
+    trainings,
     values_per_token,
 )
 
@@ -208,9 +208,14 @@ def _num_engines(spec: RLJobSpec) -> float:
 
 def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = False) -> Need:
     """Return the memory of a pod; `shortest`: no response is longer than a micro-batch."""
+    needs = (_training_need(one, model, pods, shortest=shortest) for one in trainings(spec))
+    return max(needs, key=lambda need: need.total_bytes)
+
+
+def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool) -> Need:
     trainer, tokens = spec.trainer, _micro_batch_tokens(spec)
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
-    lora, algorithm = trained_adapter(spec), spec.algorithm
+    lora, algorithm = trainer.lora, spec.algorithm
     trained = model.num_parameters if lora is None else model.adapter_parameters(lora)
     # Weights that are not trained are there once, or a second time as the reference of those that are.
     num_others = int(lora is not None) + int(

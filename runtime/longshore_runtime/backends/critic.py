@@ -44,8 +44,6 @@ class Critic(TorchTrainer):
     The loss of an update is the mean over the tokens that have a return (`Sample.has_return`).
     """
 
-    _learning_rate_field = "algorithm.objective.valueLearningRate"
-
     def __init__(
         self,
         directory: Path,
@@ -58,7 +56,12 @@ class Critic(TorchTrainer):
         self._clip = objective.value_clip
         self._num_tokens = 0
         """Tokens of this replica whose gradients were accumulated."""
-        own = replace(options, learning_rate=objective.value_learning_rate, kl_coefficient=0.0)
+        own = replace(
+            options,
+            learning_rate=objective.value_learning_rate,
+            learning_rate_field="algorithm.objective.valueLearningRate",
+            kl_coefficient=0.0,
+        )
         super().__init__(directory, own, world, replica=replica)
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:

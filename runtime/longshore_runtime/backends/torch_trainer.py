@@ -85,9 +85,6 @@ class TorchTrainer:
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
 
-    _learning_rate_field = "algorithm.learningRate"
-    """Field to blame for gradients that are not finite."""
-
     def __init__(
         self,
         directory: Path,
@@ -184,7 +181,7 @@ class TorchTrainer:
         self._replica.add_up(gradients)
         gradients /= denominator
         norm = self._replica.norm(gradients)
-        require_finite(norm, version, self._learning_rate_field)
+        require_finite(norm, version, self._options.learning_rate_field)
         gradients *= clipping(self._options, norm)
         rate = learning_rate(self._options.schedule, version)
         for group in self._optimizer.param_groups:

@@ -201,6 +201,8 @@ class TrainerOptions:
     """Type in which layers compute; None: bfloat16 on GPUs, and float32 on the CPU."""
     lora: Lora | None = None
     """Adapter to train; None: all weights are trained."""
+    learning_rate_field: str = "algorithm.learningRate"
+    """Field of the spec to blame for losses and gradients that are no finite numbers."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False
@@ -265,7 +267,8 @@ class Trainer(Protocol):
     def update(self, denominator: float) -> UpdateReport:
         """Update all replicas together: add up, divide by `denominator` (of the whole step), clip, step.
 
-        A replica that accumulated nothing takes part with zeros.
+        A replica that accumulated nothing takes part with zeros. If all gradients are zero, moments and weight decay
+        still move the weights, as in verl and TRL.
         """
 
     @property

@@ -10,7 +10,7 @@ import torch
 from longshore_runtime.backends.host_copies import HostCopies
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import diverged
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,7 @@ def clipping(options: TrainerOptions, norm: float) -> float:
 def require_finite(norm: float, step: int, field: str = "algorithm.learningRate") -> None:
     """Raise UserError for gradients that are not finite; the weights are still those before the step."""
     if not math.isfinite(norm):
-        raise UserError(
-            f"{field}: the gradient norm of optimizer step {step} is {norm}, and no step was made with "
-            "it; lower the learning rate and continue from the newest checkpoint in a new job"
-        )
+        raise diverged(field, f"the gradient norm of optimizer step {step} is {norm}")
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:

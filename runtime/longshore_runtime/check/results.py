@@ -209,8 +209,8 @@ def _warm_start(
         return CheckResult(name, mistakes)
     if model is None:
         return CheckResult(name, detail=f"{len(rows):,} rows have a response; lengths need --model")
-    max_tokens = spec.model.max_context_tokens
-    fitting, num_too_long = exchanges(rows, data, spec.data.chat, load_tokenizer(model), max_tokens)
+    max_tokens, known = spec.model.max_context_tokens, vocab_size(config_of(model))
+    fitting, num_too_long = exchanges(rows, data, spec.data.chat, load_tokenizer(model), max_tokens, known)
     remarks = (too_long_remark(num_too_long, len(rows)),) if num_too_long else ()
     longest = max(one.num_tokens for one in fitting)
     return CheckResult(name, remarks, f"{len(fitting):,} rows to imitate, the longest has {longest:,} tokens")

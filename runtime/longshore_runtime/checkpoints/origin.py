@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from longshore.api.model import BuiltinTask, Data, Model
+from longshore.api.objectives.with_critic import AT as VALUE_MODEL
 from longshore.api.training import Lora
 from longshore.api.warm_start import WarmStart
 from longshore.checks.model_files import config_of, weight_files
@@ -77,6 +78,12 @@ def trained_origin(lora: Lora | None) -> Origin:
     """Return what is trained as an origin, because checkpoints hold nothing else."""
     name = "unset" if lora is None else str(lora)
     return Origin("trainer.lora", name, name)
+
+
+def critic_origin(value_model: str | None) -> Origin:
+    """Return the model that a critic begins as: checkpoints of another one may not fit it."""
+    name = value_model or "unset"
+    return Origin(VALUE_MODEL, name, name)
 
 
 def tokenizer_origin(model: Origin, tokenizer: Any) -> Origin:

@@ -7,6 +7,7 @@ from longshore_runtime.data.chat import ChatTokenizer, rendered
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
+from longshore_runtime.trajectories.trajectory import TokenIds
 
 _ANSWER: Final = "Seventeen."
 _MOST_SHOWN: Final = 100
@@ -15,14 +16,17 @@ _MOST_SHOWN: Final = 100
 
 def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:
     """Raise UserError for a prompt with a token that the model has no embedding for; `vocab_size` None: unknown."""
-    if vocab_size is None:
-        return
     for record in (*prompts.train, *prompts.held_out):
-        if (largest := int(record.prompt_tokens.max())) >= vocab_size:
-            raise UserError(
-                f"model.path: the tokenizer gives {record.source} token {largest}, and the model "
-                f"knows {vocab_size} tokens; copy the tokenizer that belongs to the model"
-            )
+        require_known(record.prompt_tokens, record.source, vocab_size)
+
+
+def require_known(tokens: TokenIds, source: str, vocab_size: int | None) -> None:
+    """Raise UserError for tokens of a row, at least one, of which the model has no embedding."""
+    if vocab_size is not None and (largest := int(tokens.max())) >= vocab_size:
+        raise UserError(
+            f"model.path: the tokenizer gives {source} token {largest}, and the model "
+            f"knows {vocab_size} tokens; copy the tokenizer that belongs to the model"
+        )
 
 
 def held_out_remark(prompts: PromptSets, wanted: int) -> str | None:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from longshore.checks.rows import supervised_mistake, value_at
 from longshore_runtime.data.chat import conversation, rendered
 from longshore_runtime.data.encoding import PromptEncoding, prompt_encoding
 from longshore_runtime.data.reading import Row
+from longshore_runtime.data.suitability import require_known
 from longshore_runtime.data.turn_end import turn_end
 from longshore_runtime.errors import UserError
-from longshore_runtime.trajectories.trajectory import Run, TokenIds, Trajectory, token_ids
+from longshore_runtime.trajectories.trajectory import Run, TokenIds, Trajectory, joined, token_ids
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,30 @@ ExchangesOf = Callable[[int], Sequence[Exchange]]
 
 
 def exchanges(
-    rows: Sequence[Row], data: WarmStartData, chat: Chat | None, tokenizer: Any, max_tokens: int
+    rows: Sequence[Row],
+    data: WarmStartData,
+    chat: Chat | None,
+    tokenizer: Any,
+    max_tokens: int,
+    vocab_size: int | None = None,
 ) -> tuple[list[Exchange], int]:
     """Return rows with at most `max_tokens` tokens as exchanges, and the number of longer ones, which are left out.
 
+    Args:
+        rows: rows of the data set `data`.
+        data: names of their fields.
+        chat: settings of the chat template.
+        tokenizer: tokenizer of the model.
+        max_tokens: largest number of tokens of a prompt and its response.
+        vocab_size: number of tokens that the model knows; None: unknown.
+
     Raises:
-        UserError: a row has no prompt or response, or no row is short enough.
+        UserError: a row has no prompt or response, or a token that the model does not know, or no row is short enough.
     """
     encoding, end = prompt_encoding(tokenizer), turn_end(chat, tokenizer)
     found = [_exchange(row, data, chat, tokenizer, encoding, end) for row in rows]
+    for one, row in zip(found, rows, strict=True):
+        require_known(joined(one.prompt_tokens, one.trajectory.tokens), row.source, vocab_size)
     fitting = [one for one in found if one.num_tokens <= max_tokens]
     if not fitting:
         raise UserError(
@@ -74,7 +90,7 @@ def too_long_remark(num_too_long: int, num_rows: int) -> str:
 def shuffled(rows: Sequence[Exchange], rows_per_step: int, seed: int) -> ExchangesOf:
     """Return the rows of each step: in every pass over them, each row comes once, in an order of its own."""
 
-    @cache
+    @lru_cache(maxsize=2)  # A step may begin in one and end in the next.
     def order(epoch: int) -> Sequence[int]:
         places = list(range(len(rows)))
         random.Random(f"warm-start/{seed}/{epoch}").shuffle(places)
@@ -113,14 +129,14 @@ def _exchange(
             "(such as enable_thinking: false)"
         )
     written = encoding.rendered(whole.removeprefix(text))
-    if end in written:  # Nothing is sampled after it.
-        written = written[: len(written) - written[::-1].index(end) - 1]
     return _ended(encoding.rendered(text), written, tokenizer.eos_token_id if end is None else end, row)
 
 
 def _ended(prompt: Sequence[int], response: Sequence[int], end: int | None, row: Row) -> Exchange:
-    if not response:
-        raise UserError(f"{row.source}: the response is empty")
     if end is None:
         raise UserError("model.path: the tokenizer has no token that ends a response; set eos_token in its files")
+    if end in response:  # Nothing is sampled after it.
+        response = response[: response.index(end)]
+    if not response:
+        raise UserError(f"{row.source}: the response is empty")
     return Exchange.of(prompt, [((*response, end), True)])

@@ -44,6 +44,7 @@ from longshore_runtime.checkpoints.origin import (
     WARM_START,
     Origin,
     base_origin,
+    critic_origin,
     model_origin,
     prompt_origins,
     tokenizer_origin,
@@ -57,7 +58,6 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import held_out_remark, require_known_tokens, turn_remark
-from longshore_runtime.data.supervised import ExchangesOf, exchanges, shuffled, too_long_remark
 from longshore_runtime.data.tokenizer import load_tokenizer, require_same_tokens
 from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
@@ -81,12 +81,11 @@ from longshore_runtime.session.data_types import with_data_types
 from longshore_runtime.session.ending import Ending
 from longshore_runtime.session.initial_model import check_model, initial_model, model_size, with_fitting_memory
 from longshore_runtime.session.inputs import JobInputs, job_inputs
-from longshore_runtime.session.warm_start import WarmStartParts, WarmStartRun, cache_key, trainer_spec
+from longshore_runtime.session.warm_start import WarmStartParts, WarmStartRun, cache_key, supervised_rows, trainer_spec
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.tasks.curriculum import demonstrated
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
@@ -174,6 +173,7 @@ class PartsBuilder:
         self._teacher, others = inputs.teacher, {TEACHER: inputs.teacher}
         if isinstance(algorithm.objective, ObjectiveWithCritic):
             others[VALUE_MODEL] = algorithm.objective.value_model
+            self._require_origins({VALUE_MODEL: critic_origin(algorithm.objective.value_model)})
         for field, other in others.items():
             if other is not None:
                 require_same_tokens(tokenizer, load_tokenizer(self._storage.resolve(other), field=field), field)
@@ -232,15 +232,21 @@ class PartsBuilder:
         self._origins.update(origins)
 
     def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
-        chat, engine = self._spec.data.chat, self._spec.rollout.engine
-        is_float32 = engines_are_exact(engine.dtype, have_accelerators=self._spec.workers.has_accelerator)
-        return ModelExport(
-            TrainedChat((chat.template if chat is not None else None) or "", stop_tokens),
-            TensorTypes() if is_float32 else TensorTypes.of(self._storage.resolve(self.model)),
-            None
-            if self._spec.trainer.lora is None
-            else BaseModel(self._storage.resolve(self.model), self._spec.model.hub or self.model),
-        )
+        chat = self._spec.data.chat
+        base: BaseModel | None = None
+        if self._spec.trainer.lora is not None:
+            # After a warm start, an adapter changes other weights than those of the repository.
+            repository = self._spec.model.hub if self._spec.algorithm.warm_start is None else None
+            base = BaseModel(self._storage.resolve(self.model), repository or self.model)
+        trained = TrainedChat((chat.template if chat is not None else None) or "", stop_tokens)
+        return ModelExport(trained, self._written_types(), base)
+
+    def _written_types(self) -> TensorTypes:
+        """Return the types of the models that the job writes: those with which its engines sample."""
+        dtype = self._spec.rollout.engine.dtype
+        if engines_are_exact(dtype, have_accelerators=self._spec.workers.has_accelerator):
+            return TensorTypes()
+        return TensorTypes.of(self._storage.resolve(self.model))
 
     def _begin(self, activity: RuntimeActivity) -> None:
         self._stop.require_none()  # The exception of the handler may have been lost, in a callback of an import.
@@ -269,36 +275,33 @@ class PartsBuilder:
 
         On GPUs they have them alone: engines start later.
         """
-        spec, origin = self._spec, warm_start_origin(settings, self._spec.data.builtin)
-        trainers = trainer_spec(spec.algorithm, settings, spec.trainer, self._recompute_needs())
-        cache = f"{self.model}-{cache_key(origin, trainers)}" if settings.data is None else None
+        spec, origins = self._spec, {kind: self._origins[kind] for kind in (MODEL, WARM_START)}
+        trainers = trainer_spec(
+            spec.algorithm,
+            settings,
+            spec.trainer,
+            self._recompute_needs(),
+            is_colocated=spec.placement is Placement.COLOCATED,
+        )
+        cache = f"{self.model}-{cache_key(origins[WARM_START], trainers)}" if settings.data is None else None
         parts = WarmStartParts(
             start_trainers=lambda: self._trainer_group(self.model, trainers, Delivery()),
-            exchanges_of=lambda: self._exchanges(settings, inputs, tokenizer),
-            origin=origin,
+            exchanges_of=lambda: supervised_rows(
+                spec, settings, inputs, tokenizer, vocab_size(self._config()), self._recorder
+            ),
+            origins=origins,
             storage=self._storage,
             recorder=self._recorder,
             stop=self._stop,
             clock=SystemClock(),
             checkpoint=spec.checkpoint,
             require_own=self._checkpoints.require_own,
+            types=self._written_types(),
             tensor_board=spec.tracking.tensor_board,
             cache=cache,
         )
         self._warm_start = WarmStartRun(settings, parts)
         return self._warm_start.run()
-
-    def _exchanges(self, settings: WarmStart, inputs: JobInputs, tokenizer: Any) -> ExchangesOf:
-        seed, data = self._spec.algorithm.seed, self._spec.data
-        if settings.data is None:
-            assert data.builtin is not None
-            return demonstrated(data.builtin, settings, seed, tokenizer)
-        rows = inputs.rows_of(settings.data.source)
-        found, num_too_long = exchanges(rows, settings.data, data.chat, tokenizer, self._spec.model.max_context_tokens)
-        if num_too_long:
-            self._recorder.notice(NoticeReason.WARM_START_ROWS, too_long_remark(num_too_long, len(rows)))
-        log.info("rows of the warm start", rows=len(found), too_long=num_too_long)
-        return shuffled(found, settings.rows_per_step, seed)
 
     @property
     def num_warm_start_steps(self) -> int:

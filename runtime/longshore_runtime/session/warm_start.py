@@ -10,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,23 +21,29 @@ from prometheus_client import CollectorRegistry
 
 from longshore.api.algorithm import Algorithm, LearningRateSchedule
 from longshore.api.objectives.imitation import Imitation
+from longshore.api.reasons import NoticeReason
 from longshore.api.runtime_status import ProgressUnit, WarmStartReport
+from longshore.api.spec import RLJobSpec
 from longshore.api.training import CheckpointSettings, Recompute, TrainerSettings
 from longshore.api.warm_start import WarmStart
 from longshore.checks.pod_memory import KEPT_TOKENS
+from longshore.checks.rows import fields_read
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.origin import Origin
 from longshore_runtime.checkpoints.store import CheckpointStore
+from longshore_runtime.checkpoints.tensor_types import TensorTypes
 from longshore_runtime.clock import Clock
-from longshore_runtime.data.supervised import Exchange, ExchangesOf
+from longshore_runtime.data.supervised import Exchange, ExchangesOf, exchanges, shuffled, too_long_remark
 from longshore_runtime.errors import Interrupted, TrainerLost, UserError
 from longshore_runtime.process.durable import sync, sync_tree
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S
+from longshore_runtime.session.inputs import JobInputs
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
+from longshore_runtime.tasks.curriculum import demonstrated
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.group import TrainerGroup
@@ -49,7 +55,7 @@ log = structlog.get_logger()
 DIRECTORY: Final = "warm-start"
 _NOTE: Final = "warm_start.json"
 _FINAL_RATE_SHARE: Final = 0.1
-STATE_FIELDS: Final = ("origin", "metrics", "report")
+STATE_FIELDS: Final = ("origins", "metrics", "report")
 """Fields of the state of a checkpoint."""
 
 
@@ -58,10 +64,13 @@ def trainer_spec(
     settings: WarmStart,
     trainer: TrainerSettings,
     recompute_needs: Mapping[Recompute, float] | None = None,
+    *,
+    is_colocated: bool = False,
 ) -> TrainerSpec:
     """Return the spec of trainers that imitate: those of the job with another loss and another learning rate.
 
-    They train all weights, because the result is the base of an adapter, if the job trains one.
+    They train all weights, because the result is the base of an adapter, if the job trains one. Colocated ones have
+    their moments on the host during passes, as those of the rounds: a job that fits its GPUs then also fits here.
     """
     imitating = algorithm.model_copy(
         update={
@@ -77,7 +86,29 @@ def trainer_spec(
         }
     )
     whole = trainer.model_copy(update={"lora": None})
-    return TrainerSpec.of(imitating, whole, settings.steps, is_colocated=False, recompute_needs=recompute_needs)
+    spec = TrainerSpec.of(imitating, whole, settings.steps, is_colocated=is_colocated, recompute_needs=recompute_needs)
+    return replace(spec, options=replace(spec.options, learning_rate_field="algorithm.warmStart.learningRate"))
+
+
+def supervised_rows(
+    spec: RLJobSpec,
+    settings: WarmStart,
+    inputs: JobInputs,
+    tokenizer: Any,
+    vocab_size: int | None,
+    recorder: Recorder,
+) -> ExchangesOf:
+    """Return the rows of each step; raises UserError for one that cannot be imitated."""
+    seed, data, max_tokens = spec.algorithm.seed, spec.data, spec.model.max_context_tokens
+    if settings.data is None:
+        assert data.builtin is not None, "validation refuses it"
+        return demonstrated(data.builtin, settings, seed, tokenizer)
+    rows = inputs.rows_of(settings.data.source, fields_read(settings.data.source, ()))
+    found, num_too_long = exchanges(rows, settings.data, data.chat, tokenizer, max_tokens, vocab_size)
+    if num_too_long:
+        recorder.notice(NoticeReason.WARM_START_ROWS, too_long_remark(num_too_long, len(rows)))
+    log.info("rows of the warm start", rows=len(found), too_long=num_too_long)
+    return shuffled(found, settings.rows_per_step, seed)
 
 
 def cache_key(origin: Origin, spec: TrainerSpec) -> str:
@@ -111,7 +142,8 @@ class WarmStartParts:
     """Function that starts trainers with the spec of `trainer_spec`, from the model before the warm start."""
     exchanges_of: Callable[[], ExchangesOf]
     """Function that reads the rows."""
-    origin: Origin
+    origins: Mapping[str, Origin]
+    """The model before the warm start, and the warm start itself."""
     storage: JobStorage
     recorder: Recorder
     stop: Stop
@@ -119,6 +151,8 @@ class WarmStartParts:
     checkpoint: CheckpointSettings
     require_own: Callable[[], None]
     """Function that raises an error if another job writes to this output."""
+    types: TensorTypes = field(default_factory=TensorTypes)
+    """Types of the weights of the result."""
     tensor_board: bool = True
     cache: str | None = None
     """Directory in the storage where other jobs look for the same result; None: nobody does."""
@@ -142,14 +176,14 @@ class WarmStartRun:
         """Return the directory of the result, relative to the storage, after the steps that it still lacks.
 
         Raises:
-            UserError: a row cannot be imitated, or the checkpoints belong to other settings.
+            UserError: a row cannot be imitated, or what is there belongs to another model or to other settings.
             Interrupted, KeyboardInterrupt, TrainerLost: another session goes on from the newest checkpoint.
         """
         storage = self._parts.storage
         result = storage.relative(self._output / "model")
         for done in (self._parts.cache, result):
             if done is not None and storage.resolve(done).is_dir():
-                self._parts.recorder.warm_start(_note(storage.resolve(done), done))
+                self._parts.recorder.warm_start(self._noted(storage.resolve(done), done))
                 return done
         self._train(storage.resolve(result))
         return result if self._parts.cache is None else self._cached(storage.resolve(result))
@@ -175,8 +209,8 @@ class WarmStartRun:
                 raise
             newest = self._checkpoints.newest()
             assert newest is not None and newest.step == self._settings.steps
-            (newest.model / _NOTE).write_bytes(orjson.dumps(self._report.model_dump()))
-            ModelExport().write(newest, target, self._parts.require_own)
+            (newest.model / _NOTE).write_bytes(orjson.dumps(self._note()))
+            ModelExport(types=self._parts.types).write(newest, target, self._parts.require_own)
         self._tell()
         shutil.rmtree(self._output / "checkpoints", ignore_errors=True)
 
@@ -207,7 +241,7 @@ class WarmStartRun:
             metrics.rewind(0, 0)
             return 0
         state = newest.state()
-        self._parts.origin.require(state["origin"], newest.step)
+        self._require_origins(state["origins"], newest.step)
         self._report = WarmStartReport.model_validate(state["report"])
         self._load(trainers)
         metrics.rewind(newest.step, state["metrics"])
@@ -218,11 +252,7 @@ class WarmStartRun:
             trainers.load(self._parts.storage.relative(newest.model))
 
     def _save(self, trainers: TrainerGroup, metrics: MetricsWriter, timeout_s: float | None = None) -> None:
-        state = {
-            "origin": asdict(self._parts.origin),
-            "metrics": metrics.journal.position,
-            "report": self._report.model_dump(),
-        }
+        state = {**self._note(), "metrics": metrics.journal.position}
         save: Callable[[Path], None] = lambda directory: trainers.save(  # noqa: E731
             self._parts.storage.relative(directory), timeout_s=timeout_s
         )
@@ -242,6 +272,28 @@ class WarmStartRun:
         recorder, report = self._parts.recorder, self._report
         recorder.warm_start(report)
         recorder.progress(ProgressUnit.STEPS, report.step, self._settings.steps, f"warm start, loss {report.loss:.3g}")
+
+    def _note(self) -> dict[str, Any]:
+        """Return what weights are kept with: what they belong to, and the report of their steps."""
+        origins = {kind: asdict(origin) for kind, origin in self._parts.origins.items()}
+        return {"origins": origins, "report": self._report.model_dump()}
+
+    def _noted(self, directory: Path, name: str) -> WarmStartReport:
+        """Return the report of a result; raises UserError for one that is damaged, or belongs to something else."""
+        try:
+            note: dict[str, Any] = orjson.loads((directory / _NOTE).read_bytes())
+            report = WarmStartReport.model_validate({**note["report"], "cached": True})
+            self._require_origins(note["origins"], report.step)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"algorithm.warmStart: the model in the storage's {name} is damaged ({_NOTE}: {error}); remove that "
+                "directory, and the next attempt makes it again"
+            ) from error
+        return report
+
+    def _require_origins(self, saved: Mapping[str, Mapping[str, str]], step: int) -> None:
+        for kind, origin in self._parts.origins.items():
+            origin.require(saved[kind], step)
 
     def _cached(self, result: Path) -> str:
         """Move the result to the cache, where another job may have put the same one meanwhile."""
@@ -270,14 +322,3 @@ def _metrics(result: TrainResult) -> dict[str, float]:
         "warm_start/lr": result.update.learning_rate,
         "warm_start/loss_tokens": sums.num_loss_tokens,
     }
-
-
-def _note(directory: Path, name: str) -> WarmStartReport:
-    try:
-        noted: dict[str, Any] = orjson.loads((directory / _NOTE).read_bytes())
-        return WarmStartReport.model_validate({**noted, "cached": True})
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"algorithm.warmStart: the model in the storage's {name} is damaged ({_NOTE}: {error}); remove that "
-            "directory, and the next attempt makes it again"
-        ) from error

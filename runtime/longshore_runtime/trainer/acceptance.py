@@ -5,10 +5,12 @@ from collections.abc import Iterable
 
 from longshore.policy.log_prob_mismatch import exceeds
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.errors import LogProbMismatch, UserError
+from longshore_runtime.errors import LogProbMismatch, diverged
 
 
-def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) -> None:
+def require_trainable(
+    sums: Iterable[GradientSums], max_mismatch: float | None, field: str = "algorithm.learningRate"
+) -> None:
     """Raise LogProbMismatch past the limit (None: there is none), and UserError for a loss that is no finite number.
 
     `sums` of all replicas: every rank decides alike, so that none waits for another in the update.
@@ -18,7 +20,4 @@ def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) 
     if max_mismatch is not None and mean is not None and exceeds(mean, max_mismatch):
         raise LogProbMismatch(mean)
     if not math.isfinite(total.loss):
-        raise UserError(
-            f"algorithm.learningRate: the loss is {total.loss}, and no optimizer step was made with it; lower the "
-            "learning rate and continue from the newest checkpoint in a new job"
-        )
+        raise diverged(field, f"the loss is {total.loss}")

@@ -12,7 +12,7 @@ import ray
 from longshore.api.objectives.with_critic import ObjectiveWithCritic
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, Trainer, UpdateReport, ValuingTrainer
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport, ValuingTrainer
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.work_meter import WorkMeter
@@ -104,7 +104,7 @@ class TrainerActor:
         self._require_accepted()
         results: list[tuple[GradientSums, float]] = ray.get(list(passes))
         try:
-            require_trainable((sums for sums, _ in results), max_mismatch)
+            require_trainable((sums for sums, _ in results), max_mismatch, self._options.learning_rate_field)
         except LogProbMismatch as refusal:
             self._refusal = refusal
             raise
@@ -225,6 +225,11 @@ class TrainerActor:
     def _running(self) -> Trainer:
         assert self._trainer is not None, "start comes first"
         return self._trainer
+
+    @property
+    def _options(self) -> TrainerOptions:
+        assert self._spec is not None, "start comes first"
+        return self._spec.options
 
     @property
     def _backend(self) -> TrainerBackend:

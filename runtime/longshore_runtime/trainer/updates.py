@@ -22,7 +22,7 @@ from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQue
 from longshore.policy.overlong import overlong_punishment
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
-from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainResult
 from longshore_runtime.clock import Clock
@@ -358,10 +358,14 @@ def _rewarded(
 def unfinished_samples(
     kept: Mapping[ResponseId, Completion], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
 ) -> list[Sample]:
-    """Return training samples of the responses that a round leaves over and has sampled tokens of."""
+    """Return training samples of the responses that a round cuts off and has sampled tokens of.
+
+    One that has ended and waits, such as for its reward, is trained on in the round that takes it.
+    """
     samples = [
         sample
         for response, completion in kept.items()
+        if completion.finish_reason is FinishReason.ABORT
         for sample in _branch_samples(
             ScoredResponse(response, completion, reward=0.0, timed_out=False),
             records[response.draw.index],
@@ -393,7 +397,8 @@ def _branch_samples(
     branches = conversations(scored.completion, record)
     num_sampled = sum(trajectory.num_sampled_tokens for _, trajectory in branches)
     stale = [trajectory.num_tokens_before(policy_version) for _, trajectory in branches]
-    masks_stale = algorithm.mask_stale_tokens or algorithm.objective.trains_unfinished  # Those were trained on before.
+    was_cut_off = scored.completion.finish_reason is FinishReason.ABORT
+    masked = [_num_masked(trajectory, algorithm, policy_version, was_cut_off=was_cut_off) for _, trajectory in branches]
     return [
         Sample(
             draw=scored.response.draw,
@@ -403,13 +408,26 @@ def _branch_samples(
             advantage=0.0,
             reward=scored.reward,
             penalty=_penalty(scored.completion, algorithm),
-            loss_mask=_loss_mask(trajectory, num_stale_tokens if masks_stale else 0),
+            loss_mask=_loss_mask(trajectory, num_masked),
             num_stale_tokens=num_stale_tokens,
             branch=number,
             share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,
         )
-        for number, ((prompt_tokens, trajectory), num_stale_tokens) in enumerate(zip(branches, stale, strict=True))
+        for number, ((prompt_tokens, trajectory), num_stale_tokens, num_masked) in enumerate(
+            zip(branches, stale, masked, strict=True)
+        )
     ]
+
+
+def _num_masked(trajectory: Trajectory, algorithm: Algorithm, policy_version: int, *, was_cut_off: bool) -> int:
+    """Return the number of first tokens of a response that are not in the loss."""
+    trains_unfinished = algorithm.objective.trains_unfinished
+    if trains_unfinished and not was_cut_off and not algorithm.mask_stale_tokens:
+        # Each round that cut it off has trained on its own tokens, and none on those after. These have the reward, and
+        # may be of an older round, in which it ended too late to be taken.
+        return trajectory.num_tokens_before(trajectory.newest_version or 0)
+    is_masked = algorithm.mask_stale_tokens or trains_unfinished
+    return trajectory.num_tokens_before(policy_version) if is_masked else 0
 
 
 def _penalty(completion: Completion, algorithm: Algorithm) -> float:

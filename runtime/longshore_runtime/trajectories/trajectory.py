@@ -113,6 +113,11 @@ class Trajectory(ComparedByValue):
             first, continues = end, version is not None
         return tuple(turns)
 
+    @property
+    def newest_version(self) -> int | None:
+        """Newest version of the weights that sampled a token; None: the policy has sampled nothing."""
+        return max((run.policy_version for run in self.runs if run.policy_version is not None), default=None)
+
     def num_tokens_before(self, policy_version: int) -> int:
         """Return the number of tokens up to the last one that older weights sampled, observed ones included."""
         num_old = end = 0

@@ -233,6 +233,18 @@ def test_a_critic_learns_from_all_tokens_of_ended_responses_and_from_no_others(m
     assert sums.num_loss_tokens == sum(one.num_loss_tokens for one in others)
 
 
+def test_a_step_without_a_token_for_the_policy_trains_the_critic_alone(model: Path) -> None:
+    trainer = TrainerWithCritic(model, model, replace(CRITIC, weight_decay=0.0))
+    masked = [replace(one, loss_mask=np.zeros(one.num_response_tokens, np.bool_)) for one in BATCHES[0]]
+    before, values = dict(trainer.weights()), trainer.values(masked)
+    assert trainer.accumulate(masked).num_loss_tokens == 0
+    report = trainer.update(step_denominator(masked, CRITIC))
+    assert report.critic is not None
+    assert (report.grad_norm, report.critic.grad_norm > 0, report.policy_version) == (0.0, True, 1)
+    assert all(np.array_equal(before[name], weights) for name, weights in trainer.weights())
+    assert any(not np.array_equal(own, values[place]) for place, own in trainer.values(masked).items())
+
+
 def norms_and_values(world: World, model: Path, options: TrainerOptions) -> tuple[list[float], Any, set[Any]]:
     """Train alone; the types are those of the head's inputs, weights and results."""
     trainer, types = TrainerWithCritic(model, model, options, world), set[Any]()

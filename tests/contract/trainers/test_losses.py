@@ -89,6 +89,28 @@ def test_log_probs_and_gradients_do_not_depend_on_chunks() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
+def test_a_gradient_cannot_be_taken_twice_from_the_memory_that_it_overwrites() -> None:
+    head, hidden = torch.nn.Linear(8, 30, bias=False), torch.randn(5, 8, requires_grad=True)
+    log_probs, _ = token_log_probs(hidden, head, torch.arange(5), 1.0, 5)
+    torch.autograd.grad(log_probs.sum(), hidden, retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(log_probs.sum(), hidden)
+
+
+@pytest.mark.parametrize("largest", [1e4, 3e38])
+def test_logits_far_apart_and_in_bfloat16_have_finite_log_probs_and_gradients(largest: float) -> None:
+    head = torch.nn.Linear(3, 3, bias=False, dtype=torch.bfloat16)
+    torch.nn.init.eye_(head.weight)
+    hidden = torch.tensor([[largest, 0.0, -largest], [1.0, 2.0, 3.0]], dtype=torch.bfloat16, requires_grad=True)
+    log_probs, entropies = token_log_probs(hidden, head, torch.tensor([0, 1]), 1.0, 5)
+    (gradient,) = torch.autograd.grad(log_probs.sum(), hidden)
+    expected = torch.log_softmax(hidden.detach().float(), -1)[[0, 1], [0, 1]]
+    assert torch.allclose(log_probs, expected)
+    assert log_probs.dtype is torch.float32
+    assert entropies.isfinite().all()
+    assert gradient.isfinite().all()
+
+
 @dataclass(frozen=True)
 class Batch:
     """Samples with the log-probabilities that the trained and the initial weights give their tokens."""

@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask
 from longshore.api.runtime_status import WarmStartReport
 from longshore.api.training import CheckpointSettings, TrainerBackend, TrainerSettings
 from longshore.api.warm_start import WarmStart
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.checkpoints.origin import warm_start_origin
+from longshore_runtime.checkpoints.origin import MODEL, WARM_START, Origin, warm_start_origin
+from longshore_runtime.checkpoints.tensor_types import TensorTypes
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.data.supervised import ExchangesOf
@@ -30,6 +34,7 @@ from longshore_runtime.session.warm_start import WarmStartParts, WarmStartRun, t
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.tasks.curriculum import demonstrated
+from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import TrainerGroup, step_denominator
 from longshore_runtime.trainer.saved_by import sign
 from tests.ray_pods import worker_pods
@@ -38,6 +43,7 @@ IMPORTS = WorkerImports(("longshore_runtime.backends.torch_trainer",), {"OMP_NUM
 STEPS = 6
 ALGORITHM = Algorithm(steps=1, prompts_per_step=2, responses_per_prompt=2, max_response_tokens=8)
 SETTINGS = WarmStart(steps=STEPS, rows_per_step=8, learning_rate=4e-3, warmup_steps=2)
+TINY = Origin("model.builtin", "Tiny", "Tiny")
 
 
 @dataclass
@@ -92,6 +98,8 @@ class Job:
     settings: WarmStart = SETTINGS
     on_step: Callable[[int, Stop], object] = lambda step, stop: None
     cache: str | None = None
+    model: Origin = TINY
+    types: TensorTypes = field(default_factory=TensorTypes)
     reports: Reports = field(default_factory=Reports)
     start: Callable[[JobStorage, TrainerSpec], Any] = Local
 
@@ -114,13 +122,14 @@ class Job:
         parts = WarmStartParts(
             start_trainers=lambda: self.start(storage, spec),
             exchanges_of=exchanges_of,
-            origin=warm_start_origin(self.settings, BuiltinTask.COUNTING),
+            origins={MODEL: self.model, WARM_START: warm_start_origin(self.settings, BuiltinTask.COUNTING)},
             storage=storage,
             recorder=reports,  # type: ignore[arg-type]
             stop=stop,
             clock=SystemClock(),
             checkpoint=CheckpointSettings(),
             require_own=lambda: None,
+            types=self.types,
             tensor_board=False,
             cache=self.cache,
         )
@@ -194,6 +203,56 @@ def test_checkpoints_of_another_warm_start_are_refused(root: Path) -> None:
         UserError, match=r"algorithm\.warmStart: the checkpoint of step 1 in storage\.output belongs to"
     ):
         replace(job, settings=SETTINGS.model_copy(update={"steps": STEPS + 1})).run()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"settings": SETTINGS.model_copy(update={"steps": STEPS + 1})}, "algorithm.warmStart"),
+        ({"model": Origin("model.path", "other", "other")}, "model.path"),
+    ],
+)
+def test_the_result_of_another_warm_start_is_refused(
+    changes: dict[str, Any], field: str, whole: tuple[Job, str]
+) -> None:
+    job, result = whole
+    assert job.run() == result, "that of the same one is used"
+    with pytest.raises(UserError, match=rf"{field}: the checkpoint of step {STEPS} in storage\.output belongs to"):
+        replace(job, **changes).run()
+
+
+def test_a_damaged_result_is_named_with_what_to_do(root: Path) -> None:
+    job = Job(root, "damaged")
+    directory = job.storage.output_dir / "warm-start" / "model"
+    directory.mkdir(parents=True)
+    for content in ("", "{}", '{"report": {}, "origins": {"model": 1}}'):
+        (directory / "warm_start.json").write_text(content)
+        with pytest.raises(UserError, match=r"damaged/warm-start/model is damaged \(.*remove that directory"):
+            job.run()
+
+
+def test_the_result_has_the_types_of_the_model_before(root: Path, whole: tuple[Job, str]) -> None:
+    exact = whole[0].weights(whole[1])
+    job = Job(root, "narrow", types=TensorTypes(dict.fromkeys(exact, "BF16")))
+    directory = job.storage.resolve(job.run())
+    assert json.loads((directory / "config.json").read_text())["dtype"] == "bfloat16"
+    stored = load_torch_file(directory / "model.safetensors")
+    for name, values in exact.items():
+        assert torch.equal(stored[name], torch.from_numpy(values).bfloat16())
+
+
+def test_losses_that_diverge_blame_the_rate_of_the_warm_start() -> None:
+    spec = trainer_spec(ALGORITHM, SETTINGS, TrainerSettings())
+    with pytest.raises(UserError, match=r"^algorithm\.warmStart\.learningRate: the loss is nan"):
+        require_trainable([GradientSums(loss=math.nan)], None, spec.options.learning_rate_field)
+
+
+@pytest.mark.parametrize("prompts_per_update", [None, 1])
+def test_moments_leave_the_gpu_as_in_the_rounds(prompts_per_update: int | None) -> None:
+    algorithm = ALGORITHM.model_copy(update={"prompts_per_update": prompts_per_update})
+    imitating = trainer_spec(algorithm, SETTINGS, TrainerSettings(), is_colocated=True)
+    rounds = TrainerSpec.of(algorithm, TrainerSettings(), 1, is_colocated=True)
+    assert imitating.options.offload_moments == rounds.options.offload_moments == (prompts_per_update is None)
 
 
 def test_jobs_share_a_warm_start_by_demonstrations(root: Path, whole: tuple[Job, str]) -> None:

@@ -199,3 +199,26 @@ def test_an_adapter_costs_16_bytes_and_a_frozen_weight_two(model: ModelSize) -> 
     assert need.total_bytes < whole.total_bytes / 3
     some = spec(trainer={"fsdpSize": 1, "lora": {"rank": 16, "targetModules": ["q_proj", "self_attn.v_proj"]}})
     assert trainer_need(some, model).parts["weights"] == 4 * 16 * 28 * (2 * 3584 + 3584 + 512)
+
+
+def test_a_warm_start_before_an_adapter_counts_all_weights_and_no_reference(model: ModelSize) -> None:
+    warm: dict[str, Any] = {"warmStart": {"steps": 1, "data": {"path": "rows.jsonl"}}}
+    adapter: dict[str, Any] = {"fsdpSize": 1, "lora": {"rank": 16}}
+    both = spec(trainer=adapter, algorithm={"klCoefficient": 0.1, **warm})
+    assert trainer_need(both, model) == trainer_need(spec(trainer={"fsdpSize": 1}), model)
+    alone = both.model_copy(update={"workers": both.workers.model_copy(update={"replicas": 1, "gpus_per_pod": 1})})
+    (mistake,) = memory_mistakes(alone, model, 80e9)
+    assert mistake.endswith("; remove algorithm.warmStart, which trains all weights")
+    penalised: dict[str, Any] = {"klCoefficient": 0.1}
+    whole = spec(trainer={"fsdpSize": 1}, algorithm=penalised)
+    assert trainer_need(spec(trainer={"fsdpSize": 1}, algorithm=penalised | warm), model) == trainer_need(whole, model)
+    assert trainer_need(spec(trainer=adapter), model).total_bytes < trainer_need(both, model).total_bytes / 3
+
+
+def test_layers_in_float32_need_no_copies_and_frozen_weights_of_four_bytes(model: ModelSize) -> None:
+    exact: dict[str, Any] = {"fsdpSize": 1, "dtype": "float32"}
+    apart = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 8}}  # There, a pass needs most.
+    usual, wide = (spec(trainer=one).model_dump() | apart for one in ({"fsdpSize": 1}, exact))
+    assert "copies" in trainer_need(RLJobSpec.model_validate(usual), model).parts
+    assert "copies" not in trainer_need(RLJobSpec.model_validate(wide), model).parts
+    assert trainer_need(spec(trainer=exact | {"lora": {}}), model).parts["frozen weights"] == 4 * NUM_PARAMETERS

@@ -13,6 +13,7 @@ from longshore.api.model import BuiltinTask, Data, Model
 from longshore.api.warm_start import WarmStart
 from longshore_runtime.checkpoints.origin import (
     Origin,
+    critic_origin,
     model_origin,
     prompt_origins,
     tokenizer_origin,
@@ -101,6 +102,13 @@ def test_a_checkpoint_belongs_to_its_warm_start() -> None:
         "algorithm.warmStart: the checkpoint of step 4 in storage.output belongs to algorithm.warmStart '5 steps on "
         "Counting', not to '10 steps on Counting'; set it back, or start a new job with another storage.output"
     )
+
+
+def test_another_beginning_of_a_critic_is_refused() -> None:
+    assert refusal(critic_origin(None), critic_origin("models/other")).startswith(
+        "algorithm.objective.valueModel: the checkpoint of step"
+    )
+    critic_origin("models/other").require(asdict(critic_origin("models/other")), 1)
 
 
 def test_the_files_of_the_built_in_model_may_be_lost() -> None:

@@ -70,6 +70,7 @@ def test_a_text_is_learned_with_the_end_of_texts_and_after_its_template() -> Non
     fields = {"question": "1 + 1", "answer": "2"}
     names = {"prompt_field": "question", "response_field": "answer"}
     assert imitated(fields, **names) == ("1 + 1", "2~")
+    assert imitated({"question": "1 + 1", "answer": "2~ and more~"}, **names) == ("1 + 1", "2~"), "nothing goes on"
     assert imitated(fields, prompt_template="Q: {prompt} A: ", **names) == ("Q: 1 + 1 A: ", "2~")
     assert imitated(fields, Chat(system_prompt="Add."), **names) == ("s:Add.$\nu:1 + 1$\na:", "2$")
 
@@ -96,6 +97,14 @@ def test_a_row_without_a_response_is_refused_with_its_line(
 def test_a_template_that_begins_turns_otherwise_than_it_writes_them_is_refused() -> None:
     with pytest.raises(UserError, match=r"line 1: the chat template begins .*templateArguments"):
         imitated({"messages": CONVERSATION}, tokenizer=Thinks())
+
+
+def test_a_row_with_a_token_that_the_model_does_not_know_is_refused() -> None:
+    data = WarmStartData(path="rows.jsonl", prompt_field="q", response_field="a")
+    rows = [Row("rows.jsonl, line 7", {"q": "q", "a": "a"}, data.source)]
+    assert exchanges(rows, data, None, Letters(), 10, ord("~") + 1)[1] == 0
+    with pytest.raises(UserError, match=r"^model\.path: the tokenizer gives rows\.jsonl, line 7 token 126, and"):
+        exchanges(rows, data, None, Letters(), 10, ord("~"))
 
 
 def test_long_rows_are_left_out_and_counted_and_others_must_remain() -> None:

@@ -337,6 +337,26 @@ def test_responses_that_go_on_are_trained_on_with_the_batch_and_are_not_in_it() 
         assert np.allclose(sample.returns, sample.reward * 0.5 ** np.arange(3, -1, -1)), "the discounted reward"
 
 
+def test_tppo_trains_on_every_token_once_and_with_the_reward_on_the_last_ones() -> None:
+    algorithm = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=1, max_response_tokens=64, objective=Tppo())
+    response, record = ResponseId(Draw(0, 0), 0), PROMPTS
+    pieces = [Trajectory.sampled(version, [7] * 2, [-1.0] * 2) for version in range(3)]
+    sampled, trained = Trajectory.sampled(0, [], []), list[Sample]()
+    for version, piece in enumerate(pieces):
+        sampled += piece
+        is_last = piece is pieces[-1]
+        left = Completion("", sampled, FinishReason.STOP if is_last else ABORT, 1)
+        trained += unfinished_samples({response: left}, record, algorithm, version)
+    assert unfinished_samples({response: left}, record, algorithm, 3) == [], "it waits for its reward"
+    waited = ScoredGroup(response.draw, (ScoredResponse(response, left, 1.0, False),))
+    trained += batch_samples([waited], record, algorithm, policy_version=4)
+    assert [one.is_finished for one in trained] == [False, False, True]
+    assert [np.flatnonzero(one.in_loss).tolist() for one in trained] == [[0, 1], [2, 3], [4, 5]]
+    assert trained[-1].num_stale_tokens == 6, "of which engines and trainers cannot be compared"
+    cut_before = Completion("", sampled, ABORT, 1)
+    assert unfinished_samples({response: cut_before}, record, algorithm, 3) == [], "this round has not gone on with it"
+
+
 def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
     step = Step(pipelined=False, computes_old_log_probs=True, num_epochs=2)
     step.train()

@@ -145,7 +145,7 @@ class MegatronTrainer:
         version = self._policy_version + 1
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
-            require_finite(norm, version)
+            require_finite(norm, version, self._options.learning_rate_field)
             rate = learning_rate(self._options.schedule, version)
             self._optimizer.step(rate, scale=clipping(self._options, norm))
         self.discard()

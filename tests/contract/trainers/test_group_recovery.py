@@ -138,7 +138,7 @@ def test_pod_of_a_killed_rank_says_which_signal_and_how_much_memory(pods: Pods, 
 
 
 def generation_of(events: "queue.SimpleQueue[Event]") -> int:
-    """Of the next lost rank."""
+    """Generation of the next lost rank."""
     event = events.get(timeout=LIMIT_S)
     assert isinstance(event, ReplicaLost)
     return event.generation

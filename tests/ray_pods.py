@@ -71,7 +71,7 @@ class Pods:
 
     @property
     def port(self) -> int:
-        """Of the Ray head."""
+        """Port of the Ray head."""
         return self.settings(Component.COORDINATOR, 0).ray_port
 
     def join(self, index: int) -> None:

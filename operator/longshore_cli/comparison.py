@@ -40,7 +40,7 @@ class Timing:
 
     step_s: float
     num_decode_steps: float
-    """Of the engine that ran longest."""
+    """Decode steps of the engine that ran longest."""
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,13 @@ def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
         return "the job starts"
     if baseline.tp_size != engine.tensor_parallel_size:
         return "tensorParallelSize changed"
-    is_stale = (
-        engine.parallelism is not Parallelism.ADAPTIVE
-        or not baseline.tp_sizes.keys() <= set(round_kinds(spec.rollout.strategy))
-        or len(_possible(spec, baseline.tp_sizes.values())) < len(set(baseline.tp_sizes.values()))
-    )
-    return "the spec changed" if baseline.tp_sizes and is_stale else ""
+    sizes = baseline.tp_sizes
+    is_adaptive = engine.parallelism is Parallelism.ADAPTIVE
+    if sizes and not (is_adaptive and sizes.keys() <= set(round_kinds(spec.rollout.strategy))):
+        return "the spec changed"
+    if len(_possible(spec, sizes.values())) < len(set(sizes.values())):
+        return "engines of the chosen sizes do not fill the worker pods any more"
+    return ""
 
 
 def _forgotten(before: PlannerStatus | None, spec: RLJobSpec, runtime: RuntimeStatus) -> PlannerStatus | None:

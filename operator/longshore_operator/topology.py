@@ -8,7 +8,7 @@ from longshore.api.names import Component
 from longshore.api.pods import AccessMode, PodOptions, Storage, Workers
 from longshore.api.rljob import RLJob
 from longshore.api.scheduling import TopologyMode
-from longshore.api.shapes import replica_pods
+from longshore.api.shapes import engine_pods, replica_pods
 from longshore_operator.identity import Identity
 from longshore_operator.pod_view import PodView
 
@@ -61,16 +61,18 @@ def constrain(pod: dict[str, Any], job: RLJob) -> None:
 
 
 def _mates(pod: dict[str, Any], job: RLJob) -> dict[str, Any] | None:
-    """Select the pods in which the same trainer replica lies, if there are others: they exchange most."""
+    """Select the pods in which the same trainer replica or engine lies, if there are others: they exchange most."""
     labels, spec = pod["metadata"]["labels"], job.spec
+    component, own = labels[names.LABEL_COMPONENT], int(labels[names.LABEL_INDEX])
     trains = Component.WORKER if spec.trainer_workers is None else Component.TRAINER
-    own = int(labels[names.LABEL_INDEX])
-    sets = replica_pods(spec.training_pods, spec.trainer) if labels[names.LABEL_COMPONENT] == trains else ()
-    pods = next((pods for pods in sets if own in pods and len(pods) > 1), None)
-    if pods is None:
+    sets = replica_pods(spec.training_pods, spec.trainer) if component == trains else ()
+    if component == Component.WORKER:
+        sets += engine_pods(spec.workers, spec.rollout.engine.tensor_parallel_size)
+    pods = max((pods for pods in sets if own in pods), key=len, default=frozenset[int]())
+    if len(pods) < 2:
         return None
     indices = {"key": names.LABEL_INDEX, "operator": "In", "values": [str(one) for one in sorted(pods)]}
-    of_job = {names.LABEL_JOB: Identity.of(job).name, names.LABEL_COMPONENT: trains.value}
+    of_job = {names.LABEL_JOB: Identity.of(job).name, names.LABEL_COMPONENT: component}
     return {"matchLabels": of_job, "matchExpressions": [indices]}
 
 

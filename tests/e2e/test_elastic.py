@@ -264,7 +264,7 @@ def wait_repurposed_and_verified(job: Job) -> None:
 
 
 def assert_exact_and_on_policy(job: Job) -> None:
-    """Of a job that still runs."""
+    """Assert it of a job that still runs."""
     assert_each_response_on_one_replica(job)
     rows = job.metrics()
     differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]

@@ -62,7 +62,7 @@ def wait_size(one: Job, num_workers: int) -> Json:
 
 
 def uids(one: Job) -> dict[str, str]:
-    """Of the pods of the job that are there."""
+    """UIDs of the pods of the job that are there."""
     pods = json.loads(one.cluster.kubectl("get", "pods", "-l", f"longshore.dev/job={one.name}", "-o", "json"))["items"]
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 

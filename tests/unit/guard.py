@@ -69,7 +69,7 @@ def _lists_fonts(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 def _host(address: object) -> object:
-    """Of an internet address; None for sockets of the file system, which have none."""
+    """Host of an internet address; None for sockets of the file system, which have none."""
     return address[0] if isinstance(address, tuple) else None
 
 

@@ -8,6 +8,12 @@ from longshore_cli.convert.mapping import EntryOutcome, Refused
 _LORA: Final = "spec.trainer.lora"
 FIELDS: Final = (f"{_LORA}.rank", f"{_LORA}.alpha", f"{_LORA}.targetModules")
 _ALL: Final = "all-linear"
+_USUAL_TARGETS: Final = ["q_proj", "v_proj"]
+"""Layers that PEFT adapts in most models where nothing is said."""
+_GUESSED: Final = (
+    f"Look at {_LORA}.targetModules: unset, PEFT adapts q_proj and v_proj of most models, and layers of other names in "
+    "some, such as qkv_proj."
+)
 
 
 def lora(rank: int, alpha: float, targets: Any, key: str, lost: dict[str, str] | None = None) -> EntryOutcome:
@@ -16,7 +22,7 @@ def lora(rank: int, alpha: float, targets: Any, key: str, lost: dict[str, str] |
     Args:
         rank: its rank.
         alpha: its scale.
-        targets: names of layers, or `all-linear`.
+        targets: names of layers, or `all-linear`; empty: those that PEFT chooses.
         key: key of `targets` in messages.
         lost: keys that have no field, with the reason.
 
@@ -26,10 +32,10 @@ def lora(rank: int, alpha: float, targets: Any, key: str, lost: dict[str, str] |
     fields: dict[str, Any] = {f"{_LORA}.rank": rank, f"{_LORA}.alpha": alpha}
     if isinstance(targets, str) and not targets.isidentifier() and targets != _ALL:
         raise Refused(key, f"{targets!r} is a pattern; name the layers in a list")
-    names = [targets] if isinstance(targets, str) else list(targets)
+    names = [targets] if isinstance(targets, str) else list(targets or _USUAL_TARGETS)
     if names != [_ALL]:
         fields[f"{_LORA}.targetModules"] = names
-    return EntryOutcome(fields, lost or {})
+    return EntryOutcome(fields, lost or {}, to_do=() if targets else (_GUESSED,))
 
 
 def no_lora(keys: Collection[str], rate: Any) -> EntryOutcome:

@@ -204,7 +204,7 @@ class Ignored:
     neutral: tuple[Any, ...] = ()
     """Values besides null with which Longshore does the same."""
     default: Any = None
-    """Of the other system, where it is worth a word although nobody set it."""
+    """Default of the other system, where it is worth a word although nobody set it."""
     matters: bool = True
     """Whether it may change what is learned, and not only how that is computed and recorded."""
 

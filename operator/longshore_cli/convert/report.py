@@ -10,7 +10,7 @@ from longshore_cli.convert.mapping import System
 
 _MANY: Final = 6
 _FEW: Final = 3
-"""Of more than so many keys with one reason, so few are shown."""
+"""Keys that are shown where more have one reason."""
 
 
 def lines(found: Conversion, system: System, given: Mapping[str, Any], computed: tuple[str, ...]) -> Iterator[str]:

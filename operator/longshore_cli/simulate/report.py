@@ -16,7 +16,7 @@ from longshore_cli.simulate.inputs import Inputs
 from longshore_cli.simulate.variants import SimulatedVariant, Skipped
 
 _LARGE_BIAS: Final = 0.1
-"""Of the mean length of trained responses: from here on it is reported."""
+"""Bias, as a share of the mean length of trained responses, from which on it is reported."""
 _REMEDIES: Final = {
     Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
 }
@@ -50,7 +50,7 @@ class StrategyResult(ApiModel):
     """Trained responses."""
     bubble_share: float
     gpu_hours: float
-    """Of algorithm.steps."""
+    """GPU hours of algorithm.steps."""
     off_policy_share: float
     """Trained tokens that older weights had sampled."""
     speedup: float
@@ -79,7 +79,7 @@ class Report(ApiModel):
     """A whole simulation."""
 
     name: str
-    """Of the RLJob."""
+    """Name of the RLJob."""
     model: str
     gpu_type: str
     num_steps: int

@@ -37,7 +37,7 @@ class SearchedChoice(ApiModel):
     tokens_per_s: float = Field(alias="tokensPerSecond")
     """Trained response tokens."""
     gpu_hours: float
-    """Of algorithm.steps."""
+    """GPU hours of algorithm.steps."""
     length_bias: float
     """Mean length of trained responses over that of all responses of the same draws, less 1."""
     speedup: float
@@ -52,7 +52,7 @@ class SearchReport(ApiModel):
     """A whole search."""
 
     name: str
-    """Of the RLJob."""
+    """Name of the RLJob."""
     model: str
     gpu_type: str
     num_choices: int

@@ -39,7 +39,7 @@ class WatchedStep:
     response_tokens: ResponseTokens
     tokens_per_s: float
     rollout_s: float | None
-    """None where several steps ended: their rollouts were reported together."""
+    """Seconds of the rollout; None where several steps ended: their rollouts were reported together."""
     bubble_share: float
     deferred: int
     step_s: float

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel
 
 _SIMILARITY: Final = 0.75
-"""Of 1; `everyStep` and `everySteps` have 0.95."""
+"""Least similarity, from 0 to 1, of a name that is suggested; `everyStep` and `everySteps` have 0.95."""
 
 
 def written_path(model: type[BaseModel], location: Sequence[int | str]) -> tuple[int | str, ...]:

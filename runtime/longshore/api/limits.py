@@ -19,7 +19,7 @@ MAX_COUNT: Final = 2**53
 MAX_REPORTED: Final = 16
 """Entries of a list in `status.runtime`: the newest, where there are more."""
 MAX_MESSAGE_CHARACTERS: Final = 1024
-"""Of one message or reason for people in a status."""
+"""Length limit of one message or reason for people in a status."""
 TOO_LARGE: Final = "too_large"
 """Type of the pydantic error for what exceeds a bound."""
 

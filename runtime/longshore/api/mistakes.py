@@ -13,7 +13,7 @@ from longshore.api.limits import TOO_LARGE
 from longshore.api.rules import BROKEN_RULE
 
 _NO_SUCH_FIELD: Final = ("extra_forbidden", "unexpected_keyword_argument")
-"""Of a model, and of a dataclass."""
+"""Types of the error for an unknown field: of a model, and of a dataclass."""
 _NO_JSON: Final = "json_invalid"
 _MAX_SHOWN_CHARACTERS: Final = 200
 

@@ -34,7 +34,7 @@ LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
 LABEL_ENVIRONMENT: Final = "longshore.dev/environment"
 LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
-"""Of an RLJob: its class in the operator's own admission."""
+"""Label of an RLJob with its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "longshore"
 

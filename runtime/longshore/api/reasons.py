@@ -215,8 +215,8 @@ class RepurposeUnavailableReason(Reason):
 
     NO_POD_TO_SPARE = (
         "NoPodToSpare",
-        "there is one worker pod, or no whole trainer replica fits half of the GPUs",
-        "use more `workers.replicas`, or smaller trainer replicas",
+        "there is one worker pod, or no set of whole pods with a trainer replica fits half of the GPUs",
+        "use more `workers.replicas`, or smaller trainer replicas or engines",
     )
     DISAGGREGATED = (
         "Disaggregated",

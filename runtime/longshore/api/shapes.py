@@ -4,7 +4,7 @@ The spec has rules for the sizes that `is_possible` refuses.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from longshore.api.pods import Workers
@@ -80,13 +80,26 @@ def pods_per_step(gpus_per_pod: int, sizes: Iterable[int]) -> int:
     return math.lcm(*(pods_per_set(gpus_per_pod, size) for size in sizes))
 
 
+def sets_that_train(
+    trainer_replicas: Sequence[frozenset[int]], engines: Iterable[frozenset[int]]
+) -> list[frozenset[int]]:
+    """Return the sets of pods that move together and hold a whole trainer replica.
+
+    Args:
+        trainer_replicas: pods that each replica spans.
+        engines: the same of each engine; those that lie in one pod may be left out.
+    """
+    training = frozenset().union(*trainer_replicas)
+    return [one for one in united([*trainer_replicas, *engines]) if not one.isdisjoint(training)]
+
+
 def united(sets: Iterable[frozenset[int]]) -> list[frozenset[int]]:
     """Return the sets of pods with those united that overlap."""
-    groups: list[frozenset[int]] = []
+    group_of: dict[int, frozenset[int]] = {}
     for one in sets:
-        touching = [group for group in groups if group & one]
-        groups = [group for group in groups if not group & one] + [one.union(*touching)]
-    return groups
+        group = one.union(*(group_of[pod] for pod in one if pod in group_of))
+        group_of |= dict.fromkeys(group, group)
+    return list(dict.fromkeys(group_of.values()))
 
 
 def _pods(parts: Parts) -> frozenset[int]:

@@ -16,13 +16,13 @@ class FleetJob(PageModel):
     steps: int
     reward: float | None
     bubble_share: float | None
-    """None before its first round."""
+    """Bubble share; None before the first round."""
     gpus: dict[str, int]
     """That it holds, by role."""
     demand: int
     """GPUs that its workers and trainers ask for."""
     queue: str
-    """Of Kueue; empty: none."""
+    """Queue of Kueue; empty: none."""
     waits_for: str
     """The conditions that hold it up, in the words of the operator."""
     failure: str

@@ -56,9 +56,9 @@ class RoundDigest(PageModel):
     num_aborted: int
     """Stays on an engine that ended because the response was aborted."""
     accepted: Lengths | None
-    """Of the responses that were trained on."""
+    """Lengths of the responses that were trained on."""
     others: Lengths | None
-    """Of the other ones, as far as they had been sampled."""
+    """Lengths of all other responses, as far as they had been sampled."""
 
 
 class PageInterval(PageModel):
@@ -112,7 +112,7 @@ class RoundView(PageModel):
     seconds: dict[str, float]
     """Time of all lanes together, by state."""
     num_stays: int
-    """Of all responses; the lanes show the longest ones where these are too many."""
+    """Stays of all responses; the lanes show the longest ones where these are too many."""
 
 
 class SampleTurn(PageModel):
@@ -170,7 +170,7 @@ class SampleGroup(PageModel):
     """Begin of the part of the prompt that other prompts of the step do not have, without the chat template."""
     answer: str
     tokens: tuple[int, ...]
-    """Of each response."""
+    """Tokens of each response."""
     scores: tuple[float | None, ...]
     """Rewards of each response."""
     responses: tuple[SampleResponse, ...] = ()
@@ -239,7 +239,7 @@ class JobPageView(PageModel):
     """What the coordinator reports."""
     curves: Curves
     digests: tuple[RoundDigest, ...]
-    """Of the last rounds, oldest first."""
+    """Digests of the last rounds, oldest first."""
     round_steps: tuple[int, ...]
     """Steps that have a timeline."""
     sample_steps: tuple[int, ...]

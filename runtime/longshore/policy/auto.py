@@ -88,7 +88,7 @@ class Auto(TailBatching):
     ) -> None:
         super().__init__(shape, cursor, begin.factors, rules, keeps_tokens=keeps_tokens)
         self.begin = self.choice = begin
-        """Of the next rounds; `begin`: of the first one."""
+        """Choice for the next rounds; `begin`: that for the first round."""
 
     def choose(self, choice: RoundChoice) -> None:
         """Use these factors, which are those of short rounds, from now on."""

@@ -6,6 +6,7 @@ An overlay names pods that train for the rest of one round of one attempt. It is
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from longshore.api.shapes import sets_that_train, united
 from longshore.api.status import Overlay
 
 
@@ -40,11 +41,11 @@ def refusal(overlay: Overlay, state: RoundState) -> str:
         return f"round {state.number} has repurposed pods {_listed(state.trainer_pods)} already"
     if unknown := pods - state.rollout_pods:
         return f"no engine samples in pods {_listed(unknown)}"
-    if split := pods.difference(*(replica for replica in state.trainer_replicas if replica <= pods)):
-        return f"pods {_listed(split)} hold no whole trainer replica"
-    for one in (*state.trainer_replicas, *state.engines):
+    for one in united([*state.trainer_replicas, *state.engines]):
         if one & pods and not one <= pods:
-            return f"pods {_listed(one)} move together, because an engine or a trainer replica lies in them"
+            return f"pods {_listed(one)} move together, because an engine or a trainer replica lies in several of them"
+    if idle := pods.difference(*sets_that_train(state.trainer_replicas, state.engines)):
+        return f"pods {_listed(idle)} hold no whole trainer replica"
     if pods >= state.rollout_pods:
         return "no pod would be left to sample"
     return ""

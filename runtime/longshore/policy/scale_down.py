@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from longshore.api.shapes import united
+from longshore.api.shapes import sets_that_train
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
@@ -236,18 +236,12 @@ def pick_pods(
     """Return the whole sets of pods with at most half of the GPUs; empty if there are none.
 
     Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
-    lower pod. A set has a whole trainer replica, and cuts no other replica or engine.
-
-    Args:
-        pods: pods that sample.
-        trainer_replicas: pods that each replica spans.
-        engines: the same of each engine; those that lie in one pod may be left out.
+    lower pod. `sets_that_train` says what a set is.
     """
     by_pod = {load.pod: load for load in pods}
     left = sum(load.num_gpus for load in by_pod.values()) // 2
     picked: list[int] = []
-    sets = united([*trainer_replicas, *engines])
-    whole = [one for one in sets if one <= by_pod.keys() and any(replica <= one for replica in trainer_replicas)]
+    whole = [one for one in sets_that_train(trainer_replicas, engines) if one <= by_pod.keys()]
     for group in sorted(whole, key=lambda group: (sum(by_pod[pod].num_tokens for pod in group), min(group))):
         needed = sum(by_pod[pod].num_gpus for pod in group)
         if needed <= left:
@@ -260,7 +254,7 @@ def unavailable_reason(pods: Iterable[MilestonePodLoad]) -> str:
     """Return why `pick_pods` found none."""
     if len({load.pod for load in pods}) <= 1:
         return "one pod holds all GPUs, and pods are repurposed whole"
-    return "no whole trainer replica fits in half of the GPUs"
+    return "no set of whole pods with a trainer replica fits in half of the GPUs"
 
 
 def expected_requests(count: int, running: Sequence[RunningRequest]) -> list[RunningRequest]:

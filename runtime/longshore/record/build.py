@@ -24,7 +24,7 @@ from longshore.record.model import (
 )
 
 _DIGITS: Final = 4
-"""Of a second; the driver hears of events a few milliseconds late anyway."""
+"""Digits of a time in seconds; the driver hears of events a few milliseconds late anyway."""
 
 
 def round_record(facts: RoundFacts) -> RoundRecord:

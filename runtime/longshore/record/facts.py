@@ -16,7 +16,7 @@ class StepMarks:
     begun_s: float
     regrouped_s: float
     started_s: float
-    """Of the round that was trained on: later where others were refused before it."""
+    """Start of the round that was trained on: later where others were refused before it."""
     sampled_s: float
     """The batch was complete."""
     scored_s: float
@@ -65,9 +65,9 @@ class RoundFacts:
     marks: StepMarks
     totals: RoundTotals
     messages: Sequence[TimedMessage]
-    """Of the round, in their order."""
+    """Messages of the round, in their order."""
     rewards: Mapping[ResponseId, float]
-    """Of the groups that were accepted or left out."""
+    """Rewards of the groups that were accepted or left out."""
     prompt_of: Mapping[int, int]
     """Row of the data by index of the draw, where it is another number."""
     max_response_tokens: int

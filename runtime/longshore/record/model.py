@@ -113,11 +113,11 @@ class Lane(_Part):
     """Place among the lanes of the record."""
     kind: LaneKind
     number: int
-    """Of the engine or replica."""
+    """Number of the engine or replica."""
     pods: tuple[int, ...]
     component: Literal[Component.WORKER, Component.TRAINER]
     gpus: tuple[int, ...]
-    """Of each of its pods; empty where these have none, or pretended ones."""
+    """GPUs in each of its pods; empty where these have none, or pretended ones."""
 
 
 class Interval(_Part):
@@ -138,7 +138,7 @@ class Stay(_Part):
     start_s: float
     end_s: float
     tokens: int
-    """Of the response when it left."""
+    """Tokens of the response when it left."""
     end: StayEnd
     environment_s: float = 0.0
     """Time from the end of the stay until the environment of an episode had answered its turn."""

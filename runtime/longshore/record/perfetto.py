@@ -21,7 +21,7 @@ _JOB: Final = 1
 _FIRST_POD: Final = 1_000
 _FIRST_ENGINE: Final = 100_000
 _MAX_MOVES: Final = 1 << 24
-"""Of a round: arrows of different rounds have different identities."""
+"""Most moves of a round: arrows of different rounds have different identities."""
 _COLOURS: Final = {
     "sampling": "good",
     "training": "thread_state_runnable",

@@ -8,7 +8,7 @@ from longshore.record.model import PhaseName, RoundRecord, StayEnd
 
 Value = str | int | float | bool
 MAX_RESPONSES: Final = 2_000
-"""Of a round; the longest have spans, since they are what a round waits for."""
+"""Most responses of a round that have spans: the longest, since they are what a round waits for."""
 
 
 @dataclass(frozen=True)

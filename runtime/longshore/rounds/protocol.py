@@ -75,7 +75,7 @@ class RoundProtocol:
         self._has_environment = has_environment
         self._requests: Requests | None = None
         self._commands: list[messages.RoundCommand] = []
-        """Of the call that is running."""
+        """Commands of the call that is running."""
         self._now_s = 0.0
         self._num_groups = 0
         self._batch_complete_s: float | None = None
@@ -90,7 +90,7 @@ class RoundProtocol:
         self._num_aborted = 0
         self._finished_tokens: list[int] = []
         self._num_losses: Counter[int] = Counter()
-        """Of each engine since it last finished a response."""
+        """Losses of each engine since it last finished a response."""
         self._totals: RoundTotals | None = None
 
     def start(

@@ -107,7 +107,7 @@ class Requests:
         self._emit = emit
         self._has_environment = has_environment
         self._states: dict[ResponseId, RequestState] = {}
-        """Of those that have not ended."""
+        """States of the requests that have not ended."""
         self._retired: frozenset[int] = frozenset()
         self._emptying: set[ResponseId] | None = None
         """What still runs on engines that retire; None: none retires, or the driver knows that they are empty."""

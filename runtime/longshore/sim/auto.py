@@ -28,7 +28,7 @@ from longshore.sim.rewards import MathsRewards
 from longshore.sim.search import SearchResult, search
 
 _LEAST_STEPS: Final = 4
-"""Of P0 groups each: before, too little is known of the tail."""
+"""Least steps of P0 groups each: before, too little is known of the tail."""
 _MOST_STEPS: Final = 32
 """Older lengths are forgotten."""
 _NUM_RESPONSES: Final = 200_000
@@ -60,7 +60,7 @@ class StepFacts:
     """Decode steps of its engines."""
     tp_size: int
     kv_capacity_tokens: int
-    """Of an engine; 0: unknown."""
+    """Tokens that the KV cache of an engine holds; 0: unknown."""
     tokens_per_s: float
     """That one trainer replica computes gradients of; 0: unknown."""
     other_s: float

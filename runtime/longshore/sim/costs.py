@@ -24,7 +24,7 @@ _REQUEST_OVERHEAD_S: Final = 2e-5
 """Sampling, detokenisation and bookkeeping of one request in one step, on the CPU of the engine."""
 _ALL_REDUCES_PER_LAYER: Final = 2
 _ALL_REDUCE_LATENCY_S: Final = 12e-6
-"""Of one small all-reduce inside a pod."""
+"""Seconds of one small all-reduce inside a pod."""
 _LINEAR_LAYERS: Final = 7
 """Linear layers of a layer: queries, keys, values, output, and three of the MLP."""
 _ACTIVATION_BYTES: Final = 2

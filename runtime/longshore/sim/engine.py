@@ -85,7 +85,7 @@ class SimEngine:
         self._num_started = 0
         self._context_tokens = 0
         self._tokens_at_0 = 0
-        """Of all running requests; `_Running` says what this is."""
+        """Sum over all running requests; `_Running` says of what."""
         self._waiting: deque[SimRequest] = deque()
         self._leaving: set[ResponseId] = set()
         self._cached: set[Draw] = set()

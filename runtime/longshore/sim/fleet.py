@@ -27,7 +27,7 @@ class SimFleet:
         self, shape: EngineShape, gpus: Sequence[tuple[int, ...]], queue: EventQueue, recorder: SpanRecorder
     ) -> None:
         self.kv_capacity_tokens = shape.kv_capacity_tokens
-        """Of each engine."""
+        """Tokens that the KV cache of each engine holds."""
         self._members = [_Member(SimEngine(shape), engine_gpus) for engine_gpus in gpus]
         self._queue = queue
         self._recorder = recorder

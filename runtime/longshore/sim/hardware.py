@@ -107,7 +107,7 @@ MODELS: Final[Mapping[str, ModelShape]] = {
 _ASPECT: Final = 128
 """Hidden size over layers: 75 (Qwen2.5-32B) to 128 (GPT-3, Qwen2.5-7B) are usual."""
 _NUM_KV_HEADS: Final = 8
-"""Of grouped-query attention, in most models from 8B to 70B."""
+"""Key-value heads of grouped-query attention, in most models from 8B to 70B."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([bm])", re.ASCII | re.IGNORECASE)
 """Billions or millions of parameters, as `7B` or `135M`."""

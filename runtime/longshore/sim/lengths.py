@@ -100,7 +100,7 @@ class LognormalLengths:
 
     body_median: float
     sigma: float
-    """Of the logarithm, prompts and responses together, in body and tail alike."""
+    """Standard deviation of the logarithm, prompts and responses together, in body and tail alike."""
     max_tokens: int
     tail_share: float = 0.0
     """Share of prompts in the tail."""

@@ -44,7 +44,7 @@ class Subject(ApiModel):
     setup: str
     """Hash of the job's options for engines, trainers and their pods."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Of the programs that were measured."""
+    """Versions of the programs that were measured."""
     shape: Shape
 
     @property
@@ -83,9 +83,9 @@ class PrefillPoint(ApiModel):
     tp_size: int = Field(ge=1)
     """GPUs of the engine."""
     prompt_tokens: int = Field(ge=1)
-    """Of each prompt."""
+    """Tokens of each prompt."""
     tokens_per_s: float = Field(gt=0, alias="tokensPerSecond")
-    """Of the engine: the median."""
+    """Tokens per second of the engine: the median."""
     measurements: int | None = Field(default=None, ge=1)
     """How many it is the median of."""
 

@@ -42,9 +42,9 @@ class SimRepurposing:
         self._is_fixed = job.trainer.scale_down_at is not None
         self._gate = BenefitGate() if job.trainer.weighs_benefit and not self._is_fixed else None
         self.pace: RolloutPace | None = None
-        """Of the round that runs, where it is measured."""
+        """Pace of the round that runs, where it is measured."""
         self.reasons: list[str] = []
-        """Of what was decided in this round."""
+        """Reasons of the decisions in this round."""
 
     def begin_round(self, tp_size: int) -> Milestones | None:
         """Begin a round; return the moments at which to look whether to repurpose pods, if any."""

@@ -46,7 +46,7 @@ class StepRecord:
     num_trained_tokens: int
     """Response tokens of the batch."""
     num_stale_tokens: int
-    """Of those, tokens that older weights had sampled."""
+    """Response tokens of the batch that older weights had sampled."""
     num_resumed_tokens: int
     """Tokens that the round before sampled of responses which it cut off, and which went on in this one."""
     max_response_tokens: int
@@ -107,7 +107,7 @@ class SimResult:
     steps: tuple[StepRecord, ...]
     spans: tuple[GpuSpan, ...]
     mean_response_tokens: float
-    """Of all responses, R0 per draw, that a job without any selection would have trained on for the same draws."""
+    """Mean over the responses, R0 per draw, that a job without any selection would have trained on for these draws."""
     mean_trained_draw_tokens: float
     """The same of the draws that were trained on."""
     num_groups_in_cache: int | None = None

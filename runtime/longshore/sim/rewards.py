@@ -53,7 +53,7 @@ class CodeRewards:
 
     mean_run_s: float = 0.6
     hanging_share: float = 0.1
-    """Of the wrong responses."""
+    """Share of the wrong responses that hang."""
     timeout_s: float = 30.0
     seed: int = 0
 

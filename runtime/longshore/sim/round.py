@@ -28,7 +28,7 @@ class TrainableSamples:
 
     draw: Draw
     num_tokens: tuple[int, ...]
-    """Of every sample, prompt included."""
+    """Tokens of every sample, prompt included."""
 
 
 class SimRound:

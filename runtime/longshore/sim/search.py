@@ -22,11 +22,11 @@ DEFAULT_ROUNDS: Final = 800
 DEFAULT_MARGIN: Final = 0.03
 """Gain from which on a change is worth it."""
 _NO_BIAS: Final = 0.005
-"""Of the mean length of trained responses: what is less is rounding."""
+"""Bias, as a share of the mean length of trained responses, below which it is rounding."""
 _BEAM: Final = 3
 """Choices that are kept from stage to stage."""
 _USUAL_ROUNDS: Final = 10
-"""Of a choice that reaches the last comparison."""
+"""Usual rounds of a choice that reaches the last comparison."""
 _NUM_FRESH: Final = 2
 """Orders of the draws that the last comparison is made on."""
 
@@ -40,7 +40,7 @@ class Prediction:
     tokens_per_s: float
     """Trained response tokens."""
     gpu_hours: float
-    """Of a step."""
+    """GPU hours of a step."""
     length_bias: float
     """See `SimResult.length_bias`."""
     off_policy_share: float

@@ -61,9 +61,9 @@ class StreamedWork:
 
     num_tokens: int
     streamed_tokens: int
-    """Of those, computed when the round ended."""
+    """Tokens that were computed when the round ended."""
     tokens_per_s: float
-    """Of one replica."""
+    """Tokens that one replica computes in a second."""
     num_awake: int
     """Replicas that were woken while the round ran."""
 
@@ -133,7 +133,7 @@ class StreamingTrainer:
         self._taken: list[int] = []
         """Tokens of the samples that replicas took while the round ran."""
         self.work = StreamedWork(0, 0, 0.0, 0)
-        """Of the whole step, once it has ended."""
+        """Work of the whole step, once it has ended."""
 
     def join(self, replica: int, at_s: float) -> None:
         """Let a replica take groups from `at_s` on."""

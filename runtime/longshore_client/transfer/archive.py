@@ -55,7 +55,7 @@ class FileSelection(TypedDict, total=False):
     last: str
     """Names in the order of the alphabet, both included."""
     newest: int
-    """Of those, as many from the end."""
+    """Number of these files that are taken, from the last on."""
 
 
 def quiet(done_bytes: int, total_bytes: int) -> None:

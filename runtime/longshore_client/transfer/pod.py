@@ -23,7 +23,7 @@ class HelperOptions:
 
     image: str
     ids: Mapping[str, int]
-    """Of `IDS`; empty: the cluster assigns them."""
+    """User and group IDs by the fields in `IDS`; empty: the cluster assigns them."""
     pull_secrets: tuple[str, ...] = ()
     """Secrets with which its image is pulled."""
 

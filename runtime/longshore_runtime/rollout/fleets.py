@@ -39,7 +39,7 @@ class Fleets:
         def start(places: Places, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
             handle = EngineHandle(number, places, spec, self._model, self._output, self._on_event)
-            self._notices.starts(number, handle.pods[0], handle.find_death)
+            self._notices.starts(number, handle.pods, handle.find_death)
             return handle
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)

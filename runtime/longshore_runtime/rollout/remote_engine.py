@@ -6,7 +6,8 @@ driver, threads of the pool ── `add`, `publish` and others ──► EngineH
                                └──► event loop ── texts ──► thread of asyncio: decodes finished responses
 thread `engine-N` of the driver (`_consume`) ◄── stream `events` ── event loop
         └── EngineOutput, EngineLost ──► driver's queue
-thread of Ray ── `_follower_ended`: the part in another pod is gone (FollowerActor) ──► ends the actor of the engine
+thread of Ray ── `_follower_ended`: the part in another pod is gone (FollowerActor) ──► ends the actor of the engine,
+        whose end `_consume` or `wait_started` hears; these end all other parts
 driver ── `stop` ──► `_end`, under the lock ◄── `_consume`: a loss is reported only if the stream ends first
 """
 
@@ -67,6 +68,8 @@ They are many times HEARTBEAT_S, because compiling may keep the process from sen
 """
 _DEATH_LIMIT_S: Final = 10.0
 """Time limit for what Ray knows about an engine that is gone."""
+_PART_LIMIT_S: Final = 10.0
+"""Time in which Ray tells that a part has ended. The first one may hear of it before, from a connection that breaks."""
 _READER_LIMIT_S: Final = 10.0
 """Time limit for the reader thread of an engine that is gone."""
 
@@ -107,9 +110,10 @@ class EngineHandle:
         self._actor = placement(first.worker, gpus=first.gpus).remote(_RemoteEngine)
         self._followers = [placement(place.worker, gpus=place.gpus).remote(RemoteFollower) for place in others]
         self._loss: tuple[int, BaseException] | None = None
-        """Pod of a part that has ended, not the first one, and how Ray reports that."""
+        """Pod of the first part that has ended, but not the part in the first pod, and how Ray reports that."""
+        self._has_loss = threading.Event()
         self._placed = [actor.__ray_ready__.remote() for actor in self._actors]
-        meeting = self._actor.rendezvous.remote() if others else None
+        meeting = self._actor.rendezvous.remote(*self._placed[1:]) if others else None
         self._start = self._actor.start.remote(spec, model, output, len(places), meeting)
         self._started = Reply[None](self._start)
         for rank, follower in enumerate(self._followers, start=1):
@@ -166,8 +170,9 @@ class EngineHandle:
             else:
                 self._started.get(timeout_s)
         except (EngineStartError, EngineDied) as error:
+            reason = self._lost_part(error.__cause__)
             self.stop()
-            if (reason := self._lost_part()) is not None:
+            if reason is not None:
                 raise EngineDied(reason) from error
             raise
         with self._lock:
@@ -217,18 +222,11 @@ class EngineHandle:
             ray.kill(actor)
         return was_alive
 
-    def find_death(self) -> Death | None:
-        """Return how the process of an engine that is gone ended; None: its pod does not know, or is gone, too."""
-        if self._loss is not None:
-            pod, loss = self._loss
-            return find_death(loss, pod, Component.WORKER)
-        try:
-            ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
-        except ray.exceptions.RayActorError as error:
-            return find_death(error, self.places[0].worker, Component.WORKER)
-        except ray.exceptions.GetTimeoutError:
-            return None
-        return None
+    def find_death(self) -> tuple[int, Death] | None:
+        """Return the pod in which a process of a lost engine ended, and how; None: no pod that is there knows."""
+        loss = self._loss or self._loss_of_first()
+        death = find_death(loss[1], loss[0], Component.WORKER) if loss is not None else None
+        return None if loss is None or death is None else (loss[0], death)
 
     def wait_ended(self) -> None:
         """Wait until a stopped engine is gone, its GPUs are free, and no thread reads its events."""
@@ -248,27 +246,46 @@ class EngineHandle:
         except TimeoutError:
             reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"
         except ray.exceptions.RayError as error:
-            reason = self._lost_part() or str(engine_error(error))
+            reason = self._lost_part(error) or str(engine_error(error))
         if self._end():
+            for follower in self._followers:  # Alone it is of no use, and holds its GPUs.
+                ray.kill(follower)
             self._emit(EngineLost(self.engine, reason))
 
     def _follower_ended(self, pod: int, future: "Future[None]") -> None:
         """End the whole engine, because the part in this pod has ended; a thread of Ray calls this."""
         with self._lock:
-            if self._ended:
+            if self._ended or self._loss is not None:
                 return
             error = future.exception()
             assert error is not None, "`follow` never returns"
             self._loss = (pod, error)
+        self._has_loss.set()
         # In a thread of its own: Ray answers nothing while its thread is in this function.
         threading.Thread(target=ray.kill, args=(self._actor,), name=f"end-{self.engine}", daemon=True).start()
 
-    def _lost_part(self) -> str | None:
-        """Return why the engine was ended, if the part in another pod than the first was lost."""
+    def _lost_part(self, error: BaseException | None) -> str | None:
+        """Return why the engine was ended, if the part in another pod than the first was lost.
+
+        Args:
+            error: what Ray says of the first part. An error of its own may come from the loss, which Ray tells later.
+        """
+        if self._followers and isinstance(error, ray.exceptions.RayTaskError):
+            self._has_loss.wait(_PART_LIMIT_S)
         if self._loss is None:
             return None
         pod, error = self._loss
         return f"{engine_error(cast(Exception, error))} in worker {pod}"
+
+    def _loss_of_first(self) -> tuple[int, BaseException] | None:
+        """Return the first pod and how Ray reports that the part in it has ended, if it has."""
+        try:
+            ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
+        except ray.exceptions.RayActorError as error:
+            return self.pods[0], error
+        except ray.exceptions.GetTimeoutError:
+            return None
+        return None
 
     def _end(self) -> bool:
         """Mark the engine as ended; return whether it was alive until now."""
@@ -296,8 +313,13 @@ class EngineActor:
         self._tokenizer: Any = None
         self._reserved: ReservedPort | None = None
 
-    async def rendezvous(self) -> tuple[str, int]:
-        """Return address and free port of this pod, where the parts of an engine meet. The port stays reserved."""
+    async def rendezvous(self, *placed: bool) -> tuple[str, int]:
+        """Return address and free port of this pod, where the parts of an engine meet. The port stays reserved.
+
+        Args:
+            placed: answers of all other parts, without which Ray makes no call: a part that has started waits for the
+                others for a limited time, and their pods may come much later.
+        """
         self._reserved = ReservedPort.of_this_pod()
         return self._reserved.address
 

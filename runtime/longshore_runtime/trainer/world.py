@@ -35,6 +35,8 @@ class RankDeath:
     """End of a rank of a trainer replica, and what to do about it."""
 
     replica: int
+    pod: int
+    """Index of its pod among those of the component."""
     death: Death
     memory_bytes: int
     """Memory that the pod of the rank may use."""
@@ -49,7 +51,7 @@ class RankDeath:
         return self.death.is_own_fault(self.memory_bytes, has_peers=self.has_peers)
 
     def __str__(self) -> str:
-        what = f"trainer replica {self.replica} {self.death}"
+        what = f"trainer replica {self.replica} ({self.component} {self.pod}) {self.death}"
         if not self.death.is_lack_of_memory(self.memory_bytes):
             return what
         workers = "trainerWorkers" if self.component is Component.TRAINER else "workers"
@@ -106,6 +108,7 @@ class TrainerWorld:
             if (death := find_death(error, place.worker, place.component)) is not None:
                 return RankDeath(
                     replica=self._spec.sizes.replica(rank),
+                    pod=place.worker,
                     death=death,
                     memory_bytes=self._spec.pod_memory_bytes,
                     component=place.component,

@@ -102,7 +102,7 @@ def errors(number: Callable[[int], int], num_others: int = 400) -> Callable[[Fle
 
 
 def waits(late: int, until: int) -> Callable[[Fleet, int], None]:
-    """Of 1,000 reconciliations in every minute some wait for 8 s."""
+    """Make some of 1,000 reconciliations in every minute wait for 8 s."""
 
     def happens(fleet: Fleet, minute: int) -> None:
         for number in range(1000 if minute < until else 0):

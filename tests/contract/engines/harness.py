@@ -22,7 +22,7 @@ NUM_KV_BLOCKS = 24
 MAX_CONTEXT_TOKENS = 256
 
 BUCKET_BYTES = 100_000
-"""Of the weights that tests publish: the tiny model needs several, and they part its layers."""
+"""Size of the buckets that tests publish: the tiny model needs several, and they part its layers."""
 SMALL_BUCKET_BYTES = 30_000
 """Most matrices of the tiny model, its embedding among them, need several of these."""
 

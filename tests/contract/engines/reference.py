@@ -37,7 +37,7 @@ class Reference:
     def log_probs(
         self, weights: Weights, prompt: Sequence[int], completion: Completion, temperature: float = 1.0
     ) -> list[float]:
-        """Of the tokens of a response, with these weights in place of those that the model had."""
+        """Log-probabilities of the tokens of a response, with these weights in place of those that the model had."""
         self._take(weights)
         tokens = torch.tensor([[*prompt, *completion.trajectory.tokens.tolist()]])
         log_probs = (self._model(tokens).logits[0, :-1] / temperature).log_softmax(-1)

@@ -24,7 +24,8 @@ from longshore_runtime.backends.engine_protocol import LiveResponse
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.elastic.size import require_no_fewer
-from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.errors import EngineDied, Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.places import Place
 from longshore_runtime.rollout import remote_engine
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
@@ -305,14 +306,37 @@ def test_engines_regroup_across_pods_and_are_lost_with_either_of_them(start: Sta
     assert job.pool.engines_on([0]) == job.pool.engines_on([1]) == (engine,)
     job.samples(engine, policy_version=0)
     for place in (1, 0):
-        ray.kill(job.pool._fleet[engine]._actors[place])
+        parts = job.pool._fleet[engine]._actors
+        ray.kill(parts[place])
         assert lost_engine(job.next_event()) == engine
+        with pytest.raises(ray.exceptions.RayActorError):  # The other part frees its GPUs before anyone asks for it.
+            ray.get(parts[1 - place].__ray_ready__.remote(), timeout=LIMIT_S)
         job.pool.replace(engine)
         assert job.next_event() == EngineJoined(engine)
         job.samples(engine, policy_version=0)
-    assert {message.partition(" exited")[0] for _, message in job.notices} == {f"engine {engine} (worker 0)"}
+    job.wait_noticed(2)
+    dead = sorted(message.partition(" exited")[0] for _, message in job.notices)
+    assert dead == [f"engine {engine} (worker {place})" for place in (0, 1)]
     job.pool.regroup(1)
     assert [job.pool.pods_of(one) for one in job.pool.serving()] == [(0,), (0,), (1,), (1,)]
+
+
+def test_parts_of_an_engine_wait_for_each_other_and_a_lost_one_is_no_mistake(pods: Pods) -> None:
+    """The first part ends with an error of its own, since it hears of the loss before Ray does."""
+    options = EngineSettings(backend=EngineBackend.FAKE, tensor_parallel_size=2, extra_args={"max_tp_size": 1})
+    places = (Place(0, ()), Place(2, ()))
+    handle = EngineHandle(0, places, EngineSpec(options, ENDLESS), "model", "output", lambda event: None)
+    try:
+        ray.get(handle._actor.loaded.remote(), timeout=LIMIT_S)
+        assert handle.is_starting and not handle.is_placed
+        pods.join(2)
+        ray.wait([handle._start], timeout=LIMIT_S)
+        ray.kill(handle._followers[0])
+        with pytest.raises(EngineDied, match=r"process or pod is gone \(ActorDiedError\) in worker 2"):
+            handle.wait_started()
+    finally:
+        handle.stop()
+        pods.leave(2)
 
 
 def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:

@@ -49,7 +49,7 @@ BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
 
 TF32_LOG_PROB = 5e-3
-"""Of fp32 on a GPU, some of whose matrices may multiply in TF32."""
+"""Tolerance of fp32 on a GPU, some of whose matrices may multiply in TF32."""
 
 
 def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm: Harness, model: Path) -> None:

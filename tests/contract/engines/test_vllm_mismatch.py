@@ -158,7 +158,7 @@ class Trained:
 
     outcome: Outcome
     mismatches: list[float]
-    """Of the steps that were trained."""
+    """Mismatches of the steps that were trained."""
     versions: int
     """Optimizer steps."""
 

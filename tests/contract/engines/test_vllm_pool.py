@@ -83,7 +83,7 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
     wholes: dict[int, Completion] = {}
 
     def check(weights: Weights, version: int) -> None:
-        """Of every engine: log-probabilities, and greedy responses, also those that another size began."""
+        """Check log-probabilities of every engine, and greedy responses, also those that another size began."""
         for engine in job.pool.serving():
             sampled = job.finish(engine, request(LONG_PROMPT, max_tokens=MAX_TOKENS))
             assert [run.policy_version for run in sampled.trajectory.runs] == [version]

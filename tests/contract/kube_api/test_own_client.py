@@ -97,7 +97,7 @@ class TestLists:
 
 class TestFollowing:
     async def test_a_change_is_heard_within_a_second(self, client: Client, namespace: str) -> None:
-        """Of the watch itself; a relist would take longer than any pause."""
+        """The watch itself tells it; a relist would take longer than any pause."""
         received: asyncio.Queue[str] = asyncio.Queue()
 
         async def follow() -> None:
@@ -147,7 +147,7 @@ class TestCredentials:
     async def test_a_kubeconfig_with_a_plugin_serves_the_operator(
         self, kubeconfig: str, access: Access, credentials: dict[str, str], namespace: str, tmp_path: Path
     ) -> None:
-        """Of the whole path from the file; kubectl reads the same one."""
+        """The whole path from the file is tested; kubectl reads the same one."""
         path = plugin_kubeconfig(kubeconfig, tmp_path, credentials)
         async with Client(from_kubeconfig(path), "contract") as client:
             await create(client, namespace, "a")

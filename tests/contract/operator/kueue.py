@@ -111,7 +111,7 @@ class Kueue:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.name = name
-        """Of the ClusterQueue, the flavor and the priority class."""
+        """Name of the ClusterQueue, the flavor and the priority class."""
 
     def create_queue(self, namespace: str, gpus: int, node_labels: dict[str, str]) -> None:
         """A queue with so many GPUs for one namespace."""

@@ -16,7 +16,7 @@ from tests.contract.operator.kueue import GROUP, condition, holds
 from tests.contract.operator.stand_in import StandIn
 
 CONTROLLER = "longshore.dev/test-multikueue"
-"""Of the admission check: the real MultiKueue, where there is one, leaves it alone."""
+"""Controller of the admission check: the real MultiKueue, where there is one, leaves it alone."""
 Json = dict[str, Any]
 _WORKLOADS = (GROUP, "v1beta1", "workloads")
 _JOBS = ("longshore.dev", "v1alpha1", "rljobs")

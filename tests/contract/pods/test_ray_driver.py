@@ -114,7 +114,7 @@ def test_a_driver_asked_to_stop_while_it_connects_is_interrupted_and_disconnects
 
 @pytest.mark.parametrize("call", ["get", "wait"])
 def test_a_wait_of_ray_ends_when_the_pod_is_asked_to_stop(tmp_path: Path, call: str) -> None:
-    """Of the coordinator before its loop runs, such as for engines that load: Ray goes on after most exceptions."""
+    """The coordinator waits before its loop runs, such as for engines that load: Ray goes on after most exceptions."""
     command = [sys.executable, "-c", WAITING_DRIVER, str(tmp_path), call]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert ended.stdout.split() == ["KeyboardInterrupt", "True"], ended.stderr[-2000:]

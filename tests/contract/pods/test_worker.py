@@ -30,7 +30,7 @@ SERVER_LIST, SERVER_STATUS = 'cat "$pipe/servers" 2>/dev/null || true', 'cat "$p
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Of a worker pod whose job has a judge beside the engine; no coordinator listens."""
+    """Settings of a worker pod whose job has a judge beside the engine; no coordinator listens."""
     judge = {"name": "taste", "kind": "Judge", "judge": {"modelPath": "judge"}}
     spec = RLJobSpec.model_validate(
         {

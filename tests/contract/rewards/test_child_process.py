@@ -41,7 +41,7 @@ def child() -> Iterator[ChildProcess]:
 
 
 def forks() -> set[psutil.Process]:
-    """Of the process that is forked."""
+    """Children of the process that is forked."""
     (template,) = templates()
     return set(template.children())
 
@@ -53,7 +53,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 def templates() -> list[psutil.Process]:
-    """Of this process."""
+    """Processes that this one has started in order to fork them."""
     return [one for one in psutil.Process().children() if is_template(one)]
 
 

@@ -44,7 +44,7 @@ def test_scoring_that_never_ends_is_cut_off_and_the_next_response_is_scored(case
 
 
 def rewards_of_many_tries(scorer: ResponseScorer, case: Case) -> Iterator[float]:
-    """Of the right response: on a busy machine it may take longer than the limit, too."""
+    """Rewards of the right response: on a busy machine it may take longer than the limit, too."""
     for _ in range(60):
         with contextlib.suppress(RewardFault):
             yield scorer.score(case.item(case.right)).reward

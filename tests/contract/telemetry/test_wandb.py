@@ -19,7 +19,7 @@ NAMES = ("actor/pg_loss", "val/reward/mean")
 
 
 def records(path: Path) -> Iterator[Any]:
-    """Of a file that is smaller than a block: a header, then records with checksum, length and kind.
+    """Records of a file that is smaller than a block: a header, then records with checksum, length and kind.
 
     The service of the package writes it a moment later than its client tells.
     """
@@ -38,7 +38,7 @@ def records(path: Path) -> Iterator[Any]:
 
 
 def value(history: Any, name: str) -> str:
-    """Of a metric, as JSON."""
+    """Value of a metric, as JSON."""
     (found,) = [item.value_json for item in history.item if name in (item.key, *item.nested_key)]
     return str(found)
 

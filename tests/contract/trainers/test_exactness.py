@@ -128,7 +128,7 @@ def test_four_torch_replicas(
     models: dict[Family, Path],
     expected: dict[Family, Trained],
 ) -> None:
-    """Of which some sleep at first, and some get nothing at all."""
+    """Some replicas sleep at first, and some get nothing at all."""
     family = Family("llama", tied=False)
     steps = plan(4, seed=8, late=late, idle=idle)
     assert all(not step.parts[replica] for step in steps for replica in idle)

@@ -130,7 +130,7 @@ def test_pod_of_a_killed_rank_says_which_signal_and_how_much_memory(pods: Pods, 
     assert found is not None
     assert (found.replica, found.death.pid, found.death.exit_code) == (1, pid, -signal.SIGKILL)
     assert found.death.peak_bytes > 100 << 20, "torch alone takes that much"
-    assert str(found).startswith("trainer replica 1 was killed by signal 9 (SIGKILL) after using 0.")
+    assert str(found).startswith("trainer replica 1 (worker 0) was killed by signal 9 (SIGKILL) after using 0.")
     assert found.is_own_fault, "it had most of the memory of its pod"
     trainers.restart()
     assert trainers.find_death() is None, "the new ranks live"
@@ -138,7 +138,7 @@ def test_pod_of_a_killed_rank_says_which_signal_and_how_much_memory(pods: Pods, 
 
 
 def generation_of(events: "queue.SimpleQueue[Event]") -> int:
-    """Of the next lost rank."""
+    """Generation of the next lost rank."""
     event = events.get(timeout=LIMIT_S)
     assert isinstance(event, ReplicaLost)
     return event.generation

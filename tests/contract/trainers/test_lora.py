@@ -81,7 +81,7 @@ def test_gradients_equal_those_of_peft(double: bool, model: Path, tmp_path: Path
 
 
 def test_initial_matrices_are_those_of_peft(model: Path) -> None:
-    """Of one name and shape, A in the same bounds, and B zero; the reference then has no distance."""
+    """Names and shapes are equal, A has the same bounds, and B is zero; the reference then has no distance."""
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     theirs = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")).state_dict()
     trainer = TorchTrainer(model, WITH_LORA)

@@ -10,7 +10,7 @@ from tests.warm import PRELOADED
 
 
 def num_threads(world: World) -> int:
-    """Of this rank."""
+    """Threads of this rank."""
     return psutil.Process().num_threads()
 
 

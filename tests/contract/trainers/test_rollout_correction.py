@@ -43,7 +43,7 @@ class Response:
 
     @property
     def ratios(self) -> list[float]:
-        """Of trainer to engine, of the tokens in the loss."""
+        """Ratios of trainer to engine, of the tokens in the loss."""
         return [math.exp(o - r) for o, r, kept in zip(self.old, self.rollout, self.in_loss, strict=True) if kept]
 
     def sample(self, index: int, *, has_old: bool) -> Sample:
@@ -66,7 +66,7 @@ def responses(draw: st.DrawFn) -> Response:
 
 
 def weight(ratios: Sequence[float], place: int, options: RolloutCorrection) -> float:
-    """Of the token at this place among those of its response that are in the loss."""
+    """Weight of the token at this place among those of its response that are in the loss."""
     product = math.prod(ratios)
     geometric = product ** (1 / len(ratios))
     by_level = {"None": 1.0, "Token": ratios[place], "Sequence": product, "Geometric": geometric}
@@ -204,7 +204,7 @@ def test_products_of_thousands_of_ratios_stay_numbers() -> None:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(responses(), min_size=1, max_size=4), CHOICES)
 def test_metrics_follow_verls_definitions(batch: list[Response], correction: RolloutCorrection) -> None:
-    """Of the whole batch, however it is divided among replicas."""
+    """The metrics are of the whole batch, however it is divided among replicas."""
     batch = [one for one in batch if any(one.in_loss)]
     parts = [ours([one], corrected(correction))[2].correction for one in batch]
     metrics = correction_metrics(sum(parts, CorrectionSums()))

@@ -25,7 +25,7 @@ REPORTED = next(
     for number, sample in enumerate(SAMPLES)
     if sample.advantage and 0 < sample.num_loss_tokens < sample.num_response_tokens
 )
-"""Of a sample that has both, an advantage and tokens that are not in the loss."""
+"""Place of a sample that has both, an advantage and tokens that are not in the loss."""
 DENOMINATOR = step_denominator(SAMPLES, OPTIONS)
 
 

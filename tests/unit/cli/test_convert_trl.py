@@ -137,6 +137,7 @@ def test_nothing_is_held_out_where_trl_does_not_evaluate() -> None:
     [
         ({"weight_decay": 0.1}, "spec.algorithm.weightDecay"),
         ({"peft_config": "LoraConfig(r=16)"}, "was chosen for an adapter"),
+        ({"use_peft": True}, "spec.trainer.lora.targetModules"),
         ({"save_steps": 50}, "spec.checkpoint.keep"),
     ],
 )
@@ -158,6 +159,8 @@ def test_what_a_person_must_look_at_is_said(given: dict[str, Any], message: str)
 def test_an_adapter_of_peft_is_trained_as_one_of_the_same_size(given: dict[str, Any], lora: dict[str, Any]) -> None:
     assert spec(trl(**given))["trainer"]["lora"] == lora
     assert "lora" not in spec(trl(lora_r=8)).get("trainer", {})
+    is_guessed = not any("target_modules" in key for key in given)
+    assert any("targetModules" in one for one in trl(**given).to_do) is is_guessed
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ SPEC: dict[str, Any] = {
 }
 
 ALL_PODS = ["demo-coordinator", "demo-reward-0", "demo-worker-0", "demo-worker-1"]
-"""Of a job like SPEC."""
+"""Pods of a job like SPEC."""
 
 
 def make_job(status: RLJobStatus | None = None, generation: int = 1, **spec: Any) -> RLJob:

@@ -260,7 +260,7 @@ class AnyTelemetry(RuleBasedStateMachine):
     """Telemetry comes late, repeated, of other attempts, or not at all, while coordinator and operator restart."""
 
     num_changes: ClassVar[Counter[str]] = Counter()
-    """Of what was assigned, in all histories."""
+    """Changes of what was assigned, in all histories."""
 
     def __init__(self) -> None:
         super().__init__()

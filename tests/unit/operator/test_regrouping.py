@@ -236,20 +236,23 @@ class TestSpecChange:
         assert cluster.status.planner == PlannerStatus(round=3)
 
     @pytest.mark.parametrize(
-        "spec",
+        ("spec", "reason"),
         [
-            {"rollout": {}},
-            {"rollout": {**ADAPTIVE, "strategy": "Synchronous"}},
-            {"workers": {"replicas": 4, "gpusPerPod": 3}},
+            ({"rollout": {}}, "the spec changed"),
+            ({"rollout": {**ADAPTIVE, "strategy": "Synchronous"}}, "the spec changed"),
+            (
+                {"workers": {"replicas": 4, "gpusPerPod": 3}},
+                "engines of the chosen sizes do not fill the worker pods any more",
+            ),
         ],
         ids=["fixed", "another strategy", "other pods"],
     )
-    def test_sizes_that_no_longer_fit_the_spec_are_dropped(self, spec: dict[str, Any]) -> None:
+    def test_sizes_that_no_longer_fit_the_spec_are_dropped(self, spec: dict[str, Any], reason: str) -> None:
         cluster = job(ADAPTIVE)
         cluster.report(after_rounds(30, 30, 90))
         self.change(cluster, **spec)
         assert cluster.status.assignment.epoch == 3
-        assert cluster.status.assignment.reason == "the spec changed"
+        assert cluster.status.assignment.reason == reason
         assert cluster.status.assignment.baseline.tp_sizes == {}
 
     def test_another_change_keeps_sizes_and_memory(self) -> None:

@@ -51,9 +51,14 @@ def test_workers_and_trainers_seek_the_domain_of_their_job(required: bool, affin
     assert "affinity" not in pods.reward_pod(job, CONFIG, 1, 0, "10.0.0.1")["spec"]
 
 
-def test_the_pods_of_a_replica_seek_each_other_besides_the_domain_of_their_job() -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [{"trainer": {"fsdpSize": 4}}, {"rollout": {"engine": {"tensorParallelSize": 4}}}],
+    ids=["replica", "engine"],
+)
+def test_the_pods_of_a_set_seek_each_other_besides_the_domain_of_their_job(sizes: dict[str, Any]) -> None:
     workers, topology = {"replicas": 4, "gpusPerPod": 2}, {"topology": {"key": RACK}}
-    job = make_job(scheduling=topology, workers=workers, trainer={"fsdpSize": 4})
+    job = make_job(scheduling=topology, workers=workers, **sizes)
     for index, mates in ((0, ["0", "1"]), (3, ["2", "3"])):
         affinity = pods.worker_pod(job, CONFIG, 1, index, "10.0.0.1", 1)["spec"]["affinity"]["podAffinity"]
         of_job, of_set = affinity["preferredDuringSchedulingIgnoredDuringExecution"]

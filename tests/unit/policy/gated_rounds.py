@@ -24,11 +24,11 @@ class World:
     """What hardware does to a job. Every pod holds an engine and a replica."""
 
     base_s: float
-    """Of a decode step, whatever runs."""
+    """Seconds of a decode step, whatever runs."""
     per_request_s: float
-    """Of a decode step, for each request."""
+    """Seconds of a decode step, for each request."""
     tokens_per_s: float
-    """Of one replica."""
+    """Tokens per second of one replica."""
     wake_s: float = 0.0
     contention: float = 1.0
     """How much slower engines are while trainers run beside them."""

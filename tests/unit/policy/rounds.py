@@ -128,7 +128,7 @@ class FakeRollout:
         self.served: dict[Draw, list[ResponseId]] = {}
         """Responses of every group whose rewards were wanted."""
         self.messages: list[TimedMessage] = []
-        """Of this round, in order; every event comes a second after the one before it."""
+        """Messages of this round, in order; every event comes a second after the one before it."""
         self.before_each_event: Callable[[], object] = lambda: None
 
     def use(self, policy: RoundPolicy) -> None:

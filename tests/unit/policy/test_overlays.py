@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.api.pods import Workers
+from longshore.api.shapes import engine_pods, replica_pods, sets_that_train
 from longshore.api.status import Overlay
+from longshore.api.training import TrainerSettings
 from longshore.policy.overlays import RoundState, refusal
+from longshore.policy.scale_down import MilestonePodLoad, pick_pods
 
 NOW = RoundState(
     number=7,
@@ -18,6 +22,9 @@ NOW = RoundState(
     rollout_pods=frozenset({0, 1, 2}),
     trainer_replicas=(frozenset({0}), frozenset({1})),
 )
+
+
+TOGETHER = "pods 0, 1 move together, because an engine or a trainer replica lies in several of them"
 
 
 def overlay(*pods: int, round: int = 7, attempt: int = 2) -> Overlay:
@@ -39,12 +46,8 @@ def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
         (overlay(0), {"trainer_pods": (1,)}, "round 7 has repurposed pods 1 already"),
         (overlay(3), {}, "no engine samples in pods 3"),
         (overlay(2), {}, "pods 2 hold no whole trainer replica"),
-        (overlay(0), {"trainer_replicas": (frozenset({0, 1}),)}, "pods 0 hold no whole trainer replica"),
-        (
-            overlay(0),
-            {"engines": (frozenset({0, 1}), frozenset({2}))},
-            "pods 0, 1 move together, because an engine or a trainer replica lies in them",
-        ),
+        (overlay(0), {"trainer_replicas": (frozenset({0, 1}),)}, TOGETHER),
+        (overlay(0), {"engines": (frozenset({0, 1}), frozenset({2}))}, TOGETHER),
         (overlay(0, 1), {"rollout_pods": frozenset({0, 1})}, "no pod would be left to sample"),
     ],
 )
@@ -79,5 +82,21 @@ def test_what_is_carried_out_leaves_a_pod_to_sample_and_splits_no_replica(wanted
         assert state.rollout_pods - pods
         assert pods <= state.rollout_pods
         assert all(one <= pods or one.isdisjoint(pods) for one in (*state.trainer_replicas, *state.engines))
-        assert pods == set().union(*(one for one in state.trainer_replicas if one <= pods))
+        assert all(any(pod in one for one in sets_that_train(state.trainer_replicas, state.engines)) for pod in pods)
         assert (wanted.round, wanted.attempt) == (state.number, state.attempt)
+
+
+SIZES = st.sampled_from([1, 2, 4, 8])
+
+
+@given(st.integers(1, 4), SIZES, SIZES, st.integers(1, 4))
+def test_pods_that_are_picked_to_train_are_not_refused(
+    quarter: int, tp_size: int, fsdp_size: int, num_replicas: int
+) -> None:
+    workers = Workers(replicas=4 * quarter, gpus_per_pod=2)
+    engines = engine_pods(workers, tp_size)
+    replicas = replica_pods(workers, TrainerSettings(fsdp_size=fsdp_size, data_parallel_size=num_replicas))
+    pods = range(workers.replicas)
+    picked = pick_pods([MilestonePodLoad(pod, 2, 1, 0) for pod in pods], replicas, engines)
+    state = replace(NOW, rollout_pods=frozenset(pods), trainer_replicas=replicas, engines=engines)
+    assert not picked or refusal(overlay(*picked), state) == ""

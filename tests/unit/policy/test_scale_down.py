@@ -173,7 +173,7 @@ def test_a_round_repurposes_once() -> None:
 
 def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:
     decision = look(policy(all_of(80), replicas((0, 1, 2, 3))), at(5, 20), pods(8, 8, 8, 8), on(0))
-    assert decision == KeepSampling("no whole trainer replica fits in half of the GPUs")
+    assert decision == KeepSampling("no set of whole pods with a trainer replica fits in half of the GPUs")
 
 
 @pytest.mark.parametrize(

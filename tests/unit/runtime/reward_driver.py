@@ -113,7 +113,7 @@ class Driver:
 
 
 def completion(response: ResponseId) -> Completion:
-    """Of one character, by draw."""
+    """Completion of one character, by draw."""
     text = "x" * TOO_LONG if response.draw.index == UNGRADABLE else "abcdefgh"[response.draw.index]
     trajectory = Trajectory.sampled(0, list(map(ord, text)), [0.0] * len(text))
     return Completion(str(response), trajectory, FinishReason.STOP, 0).with_text(text)

@@ -28,7 +28,7 @@ class Pods:
     calls_may_hang: bool = True
     """Whether the scorers of a pod that ends are closed under their workers, as the end of a process would do."""
     factory: ScorerFactory | None = None
-    """Of pods that join from now on."""
+    """Factory of the scorers of pods that join from now on."""
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
     _stopping: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     servers: dict[int, RewardServer] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def part(rank: int, number: int) -> BucketPart:
 
 @dataclass
 class Answer:
-    """Of an engine."""
+    """Answer of an engine."""
 
     value: Any = None
 

@@ -107,7 +107,7 @@ def _num_rounds(store: CheckpointStore) -> int:
 
 
 def _state(store: CheckpointStore) -> Any:
-    """Of the benefit gate in the newest checkpoint."""
+    """State of the benefit gate in the newest checkpoint."""
     newest = store.newest()
     assert newest is not None
     return newest.state()["benefit"]

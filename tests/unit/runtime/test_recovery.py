@@ -131,7 +131,7 @@ def test_a_loss_that_was_reported_is_repaired_before_the_next_work() -> None:
 
 
 def dead(exit_code: int, peak_bytes: int = 0, *, has_peers: bool = False) -> RankDeath:
-    return RankDeath(0, Death(7, exit_code, peak_bytes), 9 << 30, Component.WORKER, 16_384, has_peers)
+    return RankDeath(0, 2, Death(7, exit_code, peak_bytes), 9 << 30, Component.WORKER, 16_384, has_peers)
 
 
 def lose(restored: Recovery, world: World) -> None:
@@ -145,7 +145,7 @@ def test_cause_of_a_loss_is_reported_with_the_field_to_change() -> None:
     restored = Recovery(world, load=lambda: None, notify=lambda *notice: notices.append(notice))  # type: ignore[arg-type]
     lose(restored, world)
     sentence = (
-        "trainer replica 0 was killed by signal 9 (SIGKILL) after using 18.0 GiB: probably out of memory. "
+        "trainer replica 0 (worker 2) was killed by signal 9 (SIGKILL) after using 18.0 GiB: probably out of memory. "
         "Lower trainer.maxTokensPerMicroBatch (16384) or raise workers.resources.memory (9.0 GiB)"
     )
     assert notices == [(NoticeReason.TRAINER_LOST, sentence)]

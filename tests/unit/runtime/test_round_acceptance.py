@@ -180,7 +180,7 @@ def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
 
 
 def test_tokens_that_nothing_is_trained_on_are_a_share_of_those_that_were_sampled() -> None:
-    """Of a draw that waits without its tokens also those of responses that had finished; kept ones are not dropped."""
+    """Responses that had finished count, too, if their draw waits without its tokens; kept tokens are not dropped."""
 
     def dropped(strategy: Strategy) -> float:
         engines = CountingEngines(num_engines=1)

@@ -29,7 +29,7 @@ DRAWS = list(GROUPS)
 
 @dataclass
 class Answer:
-    """Of a replica to one part, at the moment that the test chooses."""
+    """Answer of a replica to one part, at the moment that the test chooses."""
 
     replica: int
     reply: "Future[object]" = field(default_factory=Future)

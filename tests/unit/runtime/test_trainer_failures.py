@@ -139,7 +139,7 @@ def test_memory_that_does_not_suffice_has_other_names_too(text: str) -> None:
     ],
 )
 def test_memory_that_another_process_has_kept_is_no_mistake_of_the_job(call: str, expected: type[Exception]) -> None:
-    """As of an engine that was killed a moment ago."""
+    """The other process may be an engine that was killed a moment ago."""
     shown = f"ray::TrainerActor.{call}() (pid=7, ip=10.0.0.7)"
     assert isinstance(cause(RayTaskError(call, shown, OutOfMemoryError("CUDA out of memory"))), expected)
 

@@ -164,11 +164,11 @@ class Step:
         return self.updates.finish()
 
     def weights(self) -> dict[str, list[float]]:
-        """Of the trainer."""
+        """Weights of the trainer."""
         return {name: values.tolist() for name, values in self.trainers.trainer.weights()}
 
     def rows(self) -> list[tuple[int, ...]]:
-        """Of each call of the trainers that computes gradients, in order within it."""
+        """Rows of each call of the trainers that computes gradients, in order within it."""
         return [rows for name, *rows in self.trainers.calls if name == "add"]  # type: ignore[misc]
 
 

@@ -39,7 +39,7 @@ class _SGLang:
         return min(self.max_new_tokens - request.num_tokens, 4096)
 
     def num_to_run(self, waiting: Sequence[_Request], running: Sequence[_Request], available: int, slots: int) -> int:
-        """Of one prefill; all of these fit into a chunk."""
+        """Requests of one prefill; all of these fit into a chunk."""
         rem_total_tokens = available - sum(self.clipped(request) * self.new_token_ratio for request in running)
         for count, request in enumerate(waiting):
             if request.context + self.clipped(request) >= rem_total_tokens or count == slots:

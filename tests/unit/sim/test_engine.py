@@ -158,7 +158,7 @@ def test_a_request_that_could_never_fit_is_refused() -> None:
 
 
 def num_started(reserves_up_to: int | None) -> int:
-    """Of 100 requests that come at once, each with 256 of the 150,000 tokens that the KV cache holds."""
+    """Started of 100 requests that come at once, each with 256 of the 150,000 tokens that the KV cache holds."""
     engine = SimEngine(shape(150_000, 100, reserves_up_to))
     engine.add([SimRequest(response(n), 256, 1_000) for n in range(100)], 0.0)
     engine.advance()

@@ -15,7 +15,7 @@ SMALL_CACHES = Profile(kv_capacity_tokens={1: 8_000})
 
 
 def scale_downs(kv_capacity_tokens: int) -> list[str]:
-    """Of the second round, when lengths are known."""
+    """Decisions in the second round, when lengths are known."""
     profile = Profile(kv_capacity_tokens={1: kv_capacity_tokens})
     simulated = simulate(job(chosen=rollout(Strategy.SYNCHRONOUS), trainer=STREAMED, profile=profile), 2)
     return list(simulated.steps[1].scale_downs)

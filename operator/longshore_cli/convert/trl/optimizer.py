@@ -62,8 +62,6 @@ def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
 
 
 _PEFT: Final = "peft_config"
-_USUAL_TARGETS: Final = ["q_proj", "v_proj"]
-"""Layers that PEFT adapts in most models where nothing is said."""
 _UNUSED: Final = ("lora_dropout", "use_dora", "use_rslora")
 
 
@@ -78,12 +76,12 @@ def adapter(settings: ForeignSettings) -> EntryOutcome:
     config = settings.below(_PEFT)
     if config.get("r"):
         lost = {f"{_PEFT}.{name}": "an adapter has none" for name in _UNUSED if config.get(name)}
-        targets = config.get("target_modules") or _USUAL_TARGETS
+        targets = config.get("target_modules")
         return adapters.lora(config["r"], config.get("lora_alpha", 8), targets, f"{_PEFT}.target_modules", lost)
     if not config and settings.flag("use_peft"):
         rank, alpha = settings.wanted("lora_r", "an adapter has a rank"), settings.number("lora_alpha") or 32
         lost = {name: "an adapter has none" for name in _UNUSED if settings[name]}
-        targets = list(settings.texts("lora_target_modules")) or _USUAL_TARGETS
+        targets = list(settings.texts("lora_target_modules"))
         return adapters.lora(rank, alpha, targets, "lora_target_modules", lost)
     unknown = [_PEFT, *(f"{_PEFT}.{name}" for name in config)]
     return adapters.no_lora([key for key in unknown if settings.plain(key)], settings[_RATE])

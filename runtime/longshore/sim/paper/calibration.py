@@ -18,7 +18,7 @@ class Constant:
 
 CONVENTION: Final = "convention: the paper does not say"
 _MAX_ROUNDS: Final = 64
-"""Of the solver: half of them halve the bracket."""
+"""Most rounds of the solver: half of them halve the bracket."""
 _TOLERANCE: Final = 0.005
 """Relative to the target."""
 

@@ -33,7 +33,7 @@ _ROLLOUT: Final = GpuPool(GPUS["A100-40"], 2, 2)
 _TRAINER: Final = GpuPool(GPUS["RTX4090"], 8)
 _TRAINER_TP: Final = 4
 _NUM_ROUNDS: Final = 4
-"""Of which every point is the mean (section 5.1)."""
+"""Rounds of which every point is the mean (section 5.1)."""
 WORKLOADS: Final = ("LSAT-AR", "Sci-XW", "Sci-JL", "OlyPhys")
 GROUPS: Final = (32, 64, 96)
 SYSTEMS: Final = ("slime", "cgp", "cgp_fgd")

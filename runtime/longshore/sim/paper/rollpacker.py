@@ -50,8 +50,8 @@ SHAPE: Final = BatchShape(num_prompts=128, num_responses=8)
 ETA: Final = 1.25
 _GPU: Final = GPUS["H800"]
 _WORKERS_PER_GPU: Final = 2
-"""Of the reward stage. A convention, since only time per worker counts; that there are more of them on more machines is
-none: section 6.7 scales all resources, and the published configurations have as many workers on as many GPUs."""
+"""Workers of the reward stage for each GPU: a convention, since only time per worker counts. More GPUs have
+more workers, as in section 6.7 and in the published configurations."""
 _MAX_NUM_SEQS: Final = 2_048
 """As configured."""
 _NUM_EXTRA_FORWARDS: Final = 2
@@ -156,12 +156,13 @@ class ExperimentVariant:
     streams: bool = False
     scale_down_at: float | None = None
     weighs_benefit: bool = False
-    """Of Longshore. RollPacker frees GPUs whenever memory permits (Algorithm 1)."""
+    """Whether pods leave the rollout only if that pays, as in Longshore. RollPacker frees GPUs whenever memory permits
+    (Algorithm 1)."""
     fetched_once_share: float | None = None
     hides_reference: bool = False
     """Reference log-probabilities are computed while the round runs."""
     scores_decide_races: bool = False
-    """Of RollPacker, whose published code counts a response when it is scored; Longshore counts it when it ends."""
+    """Whether responses count when they are scored, as in RollPacker's published code, and not when they end."""
     has_controller: bool = True
     """The batch passes one process, padded to the limit, as in veRL and ROLL. Longshore's trainer replicas get each
     response as it is, some while the round runs."""

@@ -40,7 +40,7 @@ _NUM_SEEDS: Final = 2
 _FACTORS: Final = (1.125, 1.25, 1.5)
 """eta of section 6.3, beyond 1 (`run_8k.sh` of the published code)."""
 _CODE_PROMPTS: Final = 44
-"""Of a batch of figure 13(c) (`plt_adaptive_timeout.py` of the published code)."""
+"""Prompts of a batch of figure 13(c) (`plt_adaptive_timeout.py` of the published code)."""
 _ADDED: Final = ("reward", "parallelism", "trainer")
 """Rows of Table 2 that add something to tail batching."""
 _THINKING: Final = Setting("Qwen3-8B", 32_768, 8, 1, 8)

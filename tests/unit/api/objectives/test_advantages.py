@@ -26,7 +26,7 @@ from longshore.api.objectives.advantages import (
 
 rewards = st.lists(st.floats(-100, 100), min_size=2, max_size=32)
 batches = st.lists(st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=5), min_size=1, max_size=5)
-"""Of rewards as verifiers give them: either equal or clearly apart."""
+"""Batches of rewards as verifiers give them: either equal or clearly apart."""
 LOCAL = [one for one in Estimator if one not in (*OF_WHOLE_BATCH, Estimator.GAE)]
 ZERO_WITHOUT_SPREAD = [*LOCAL, Estimator.NORMALISED_BY_BATCH]
 

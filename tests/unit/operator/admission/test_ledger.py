@@ -223,7 +223,7 @@ ELASTIC = {"replicas": 6, "minReplicas": 2, "gpusPerPod": 1}
 
 
 def elastic_request(granted: int, held: int, stage: Stage = Stage.ADMITTED) -> GpuRequest:
-    """Of a job that needs two GPUs and takes six; pods beyond those that it needs."""
+    """Request of a job that needs two GPUs and takes six; `granted` and `held` are pods beyond those that it needs."""
     return GpuRequest(("a", "elastic"), {GPU: 2}, 0, "1", stage, Extra(GPU, 1, 4, granted, held))
 
 

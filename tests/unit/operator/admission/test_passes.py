@@ -50,7 +50,7 @@ class Broken(KubeClient):
 
 @pytest.fixture
 async def controller() -> AsyncIterator[Controller]:
-    """Of a cluster with two GPUs, which knows all jobs."""
+    """Controller of a cluster with two GPUs, which knows all jobs."""
     config = OperatorConfig(
         runtime_image="unused",
         pod_groups=frozenset({PodGroupKind.VOLCANO}),

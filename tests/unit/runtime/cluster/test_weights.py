@@ -22,7 +22,7 @@ def named(sizes: list[int]) -> list[tuple[str, npt.NDArray[np.float32]]]:
 
 
 def num_bytes(bucket: Bucket) -> int:
-    """Of all its values."""
+    """Bytes of all its values."""
     return sum(values.nbytes for values in bucket.values())
 
 

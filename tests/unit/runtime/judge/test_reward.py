@@ -74,7 +74,7 @@ class Replies:
 
 
 def rewards(*outcomes: ScoreOutcome) -> list[float]:
-    """Of responses that have one."""
+    """Rewards of the responses that have one."""
     return [outcome.reward for outcome in outcomes if isinstance(outcome, ScoreResult)]
 
 

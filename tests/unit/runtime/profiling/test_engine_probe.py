@@ -23,7 +23,7 @@ def test_steps_of_every_batch_size_are_measured_on_every_engine() -> None:
 
 
 def test_a_batch_that_takes_too_long_is_cut_off_and_what_it_has_shown_counts() -> None:
-    """Of the 24 steps of each level the limit leaves 60 together: the mark and the largest batch."""
+    """The limit leaves 60 of the 24 steps of each level together: the mark and the largest batch."""
     engines, figures = TimedEngines(step_s=BATCH_LIMIT_S / 60), Figures()
     probe(engines).decode(1, LIMITS, figures)
     assert sizes(figures) == {7}

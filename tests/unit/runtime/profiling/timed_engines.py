@@ -103,6 +103,6 @@ class TimedEngines:
 
 
 def probe(engines: TimedEngines) -> EngineProbe:
-    """Of these engines, on their clock."""
+    """Probe of these engines, on their clock."""
     events: queue.SimpleQueue[Event] = engines  # type: ignore[assignment]
     return EngineProbe(engines, events, Synthetic(100, seed=0), engines.clock)

@@ -64,7 +64,7 @@ def documented() -> Iterator[str]:
 
 
 def test_every_metric_of_a_step_is_in_the_reference(result: RoundResult) -> None:
-    """Of a step in which everything happens that has a metric."""
+    """Everything that has a metric happens in the step."""
     scored = replace(
         acted(with_responses(result, lambda one: replace(one, parts={"code": 1.0}))),
         rewards=RewardStats(seconds={"code": 6.0}, num_scored={"code": 4}),

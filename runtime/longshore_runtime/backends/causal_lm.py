@@ -108,14 +108,14 @@ class CausalLM(torch.nn.Module):
             return token_log_probs(
                 hidden,
                 self._head,
-                reference.wanted(targets),
+                reference.with_targets(targets),
                 temperature,
                 self._chunk_tokens,
                 differentiates_entropies=differentiates_entropies,
             )
 
         log_probs, entropies = self._at_response_tokens(samples, compute)
-        own, top = reference.apart(log_probs)
+        own, top = reference.split(log_probs)
         return FlatResponseTokens(own, entropies, top)
 
     def reference_tokens(

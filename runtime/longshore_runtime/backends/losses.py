@@ -60,12 +60,12 @@ class ReferenceTokens:
         """Return the most likely tokens in host memory: those of a whole update would take much of a GPU's."""
         return cls(None, top_ids.int().cpu(), top_log_probs.cpu())
 
-    def wanted(self, targets: Tensor) -> Tensor:
-        """Return the tokens whose log-probabilities the trained model has to give in the place of each target."""
+    def with_targets(self, targets: Tensor) -> Tensor:
+        """Return targets, and after each the most likely tokens: all whose log-probabilities are needed."""
         return targets if self.top_ids is None else torch.cat((targets.unsqueeze(-1), self.top_ids.to(targets)), -1)
 
-    def apart(self, log_probs: Tensor) -> tuple[Tensor, TopTokens | None]:
-        """Return the log-probabilities of the targets alone, and those of the most likely tokens, out of `wanted`."""
+    def split(self, log_probs: Tensor) -> tuple[Tensor, TopTokens | None]:
+        """Return the log-probabilities of the targets alone, and the most likely tokens, out of `with_targets`."""
         if self.top_log_probs is None:
             return log_probs, None
         return log_probs[:, 0], TopTokens(log_probs[:, 1:], self.top_log_probs.to(log_probs))

@@ -97,11 +97,12 @@ def test_advantages_are_those_of_the_peer(case: Json) -> None:
 def test_divergences_from_a_teacher_are_those_of_the_peer(case: Json) -> None:
     student, teacher = tensor("logits").requires_grad_(), tensor("teacher_logits")
     tokens, number, plain = torch.zeros(len(student), dtype=torch.long), case["topTokens"], torch.nn.Identity()
+    chunk = len(tokens)  # Nothing is recomputed: that would be in single precision.
     objective = OBJECTIVES["Distillation"].model_copy(update={"top_tokens": number})
     options, nothing = replace(OPTIONS, objective=objective, kl_coefficient=0.0), torch.zeros(len(tokens))
     with double_precision():
         said = ReferenceTokens.on_host(*most_likely_tokens(teacher, plain, 1.0, 5, number, teacher.shape[-1]))
-        log_probs, top = said.apart(token_log_probs(student, plain, said.wanted(tokens), 1.0, 5)[0])
+        log_probs, top = said.split(token_log_probs(student, plain, said.with_targets(tokens), 1.0, chunk)[0])
         found = weighted_losses(log_probs, nothing, nothing, None, [len(tokens)], options, top=top)
         loss = found.total.sum() / len(tokens)
         (gradient,) = torch.autograd.grad(loss, student)

@@ -60,13 +60,13 @@ class ShardedModel(GPTModel):
     ) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities and entropies of all response tokens from hidden states (last stage).
 
-        The log-probabilities are those of `ReferenceTokens.wanted`.
+        The log-probabilities are those of `ReferenceTokens.with_targets`.
         """
         order = batch.numbers[batch.predicts]
         log_probs, entropies = vocab_parallel_log_probs(
             hidden.transpose(0, 1)[batch.predicts],
             self._head,
-            reference.wanted(batch.targets)[order],
+            reference.with_targets(batch.targets)[order],
             temperature,
             self.pg_collection.tp,
             self.architecture.vocab_size,

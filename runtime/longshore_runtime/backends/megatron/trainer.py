@@ -244,7 +244,7 @@ class MegatronTrainer:
         def finish(number: int, hidden: Tensor) -> tuple[Tensor, GradientSums]:
             batch, known = batches[number], reference[number] if reference else NO_REFERENCE
             log_probs, entropies = self._model.response_tokens(hidden, batch, self._options.temperature, known)
-            own, top = known.apart(log_probs)
+            own, top = known.split(log_probs)
             return sample_losses(batch.samples, own, entropies, known.log_probs, self._options, top)
 
         results = run(self._data_parallel, batches, finish, backward=backward, meter=self._meter)

@@ -50,6 +50,9 @@ _CHUNK_LOGITS: Final = 1 << 26
 _LARGEST_CHUNK_TOKENS: Final = 2048
 TRAINED_LOGIT_BYTES: Final = 20
 """Size of what is computed of one of these logits: logit, log-softmax, entropy, and their gradients."""
+TOP_TOKEN_BYTES: Final = 40
+"""Size of what is computed of one of a teacher's most likely tokens: its id, its log-probabilities under both models,
+the terms of the divergence, and their gradients."""
 
 _SHOWN_BYTES: Final = 1 << 26
 _SIZES: Final = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "num_attention_heads")
@@ -349,6 +352,11 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     }
 
 
+def num_top_tokens(spec: RLJobSpec, model: ModelSize) -> int:
+    """Return at how many tokens a model is compared with its teacher, in the place of each response token."""
+    return min(spec.algorithm.objective.num_top_tokens, model.vocab_size)
+
+
 def embedding_gradient_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     """Return the memory of what is added to the gradient: of the output layer and, where that is tied, of the input."""
     if spec.trainer.lora is not None:
@@ -364,4 +372,4 @@ def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     # Where the job leaves it open, everything is computed again before the job does not fit.
     values = values_per_token(spec, model, trainer.recompute or Recompute.FULL)
     logits = min(tokens, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / tensor * TRAINED_LOGIT_BYTES
-    return tokens * values * _ACTIVATION_BYTES + logits
+    return tokens * values * _ACTIVATION_BYTES + logits + tokens * num_top_tokens(spec, model) * TOP_TOKEN_BYTES

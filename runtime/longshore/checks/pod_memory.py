@@ -16,12 +16,14 @@ from longshore.api.shapes import replica_parts
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
 from longshore.checks.memory import (
+    TOP_TOKEN_BYTES,
     TRAINED_LOGIT_BYTES,
     ModelSize,
     Need,
     embedding_gradient_bytes,
     gib,
     logit_chunk_tokens,
+    num_top_tokens,
     trainings,
     values_per_token,
 )
@@ -44,6 +46,8 @@ _ENGINE_COPIES: Final = 2
 _VALUE_BYTES: Final = 4
 _STATE_BYTES: Final = 16
 """Weight, gradient and both moments of AdamW of a parameter."""
+_KEPT_TOP_TOKEN_BYTES: Final = 8
+"""Id and log-probability of one of a teacher's most likely tokens, which wait for the pass of the model."""
 _ENOUGH_TOKENS: Final = 1024
 """Tokens of a micro-batch with which processors compute about as fast as with more: less is recomputed instead."""
 _ROUND_TO_TOKENS: Final = 64
@@ -227,13 +231,15 @@ def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: 
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
     values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)
     activations = longest * values * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
-    activations += embedding_gradient_bytes(spec, model)
+    activations += embedding_gradient_bytes(spec, model) + longest * num_top_tokens(spec, model) * TOP_TOKEN_BYTES
+    kept_tokens = max_step_tokens(algorithm) / pods.workers.replicas if pods.num_ranks else 0
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
     return Need(
         {
             "engines": pods.num_engines * _engine_bytes(spec, model),
             "trainer state": pods.num_ranks * state_bytes / shards,
             "activations": pods.num_ranks * activations,
+            "teacher's tokens": kept_tokens * num_top_tokens(spec, model) * _KEPT_TOP_TOKEN_BYTES,
             # New weights lie in Ray's object store until every engine has read them; each pod has a copy.
             "published weights": 0.0 if spec.transfers_directly else trained * _VALUE_BYTES,
             "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,

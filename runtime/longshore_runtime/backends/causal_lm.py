@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from longshore.api.objectives.objective import TopTokens
 from longshore.api.training import Lora
 from longshore.checks.memory import logit_chunk_tokens
 from longshore_runtime.backends.attention_kernels import PACKED
 from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS, TensorFiles
 from longshore_runtime.backends.lora import Adapter, Stored
-from longshore_runtime.backends.losses import token_log_probs
+from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens, most_likely_tokens, token_log_probs
 from longshore_runtime.backends.micro_batches import pack, pack_rows
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.backends.trainer_protocol import Sample
@@ -43,6 +44,8 @@ class FlatResponseTokens:
 
     log_probs: Tensor
     entropies: Tensor
+    top: TopTokens | None = None
+    """The most likely tokens of a teacher, if it was asked for them."""
 
 
 class CausalLM(torch.nn.Module):
@@ -63,7 +66,8 @@ class CausalLM(torch.nn.Module):
         require_clear_head(self.module)
         self.file_names = FileNames(self.module, files)
         self.adapter = None if lora is None else Adapter(self.module, lora, self.file_names.only_part)
-        self._chunk_tokens = logit_chunk_tokens(self.module.config.get_text_config().vocab_size)
+        self.vocab_size: int = self.module.config.get_text_config().vocab_size
+        self._chunk_tokens = logit_chunk_tokens(self.vocab_size)
         _turn_dropout_off(self.module)
         self._move_to_device(files)
         self._require_plain_head()
@@ -88,21 +92,43 @@ class CausalLM(torch.nn.Module):
         return (pack if self._packs else pack_rows)(lengths, max_tokens)
 
     def response_tokens(
-        self, samples: Sequence[Sample], temperature: float, *, differentiates_entropies: bool = False
+        self,
+        samples: Sequence[Sample],
+        temperature: float,
+        *,
+        differentiates_entropies: bool = False,
+        reference: ReferenceTokens = NO_REFERENCE,
     ) -> FlatResponseTokens:
-        """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens."""
+        """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
+
+        `reference`: what a teacher said of them.
+        """
 
         def compute(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return token_log_probs(
                 hidden,
                 self._head,
-                targets,
+                reference.with_targets(targets),
                 temperature,
                 self._chunk_tokens,
                 differentiates_entropies=differentiates_entropies,
             )
 
-        return FlatResponseTokens(*self._at_response_tokens(samples, compute))
+        log_probs, entropies = self._at_response_tokens(samples, compute)
+        own, top = reference.split(log_probs)
+        return FlatResponseTokens(own, entropies, top)
+
+    def reference_tokens(
+        self, samples: Sequence[Sample], temperature: float, num_top_tokens: int, vocab_size: int
+    ) -> ReferenceTokens:
+        """Compute what this frozen model says of the samples' response tokens to a model with `vocab_size` tokens."""
+        if not num_top_tokens:
+            return ReferenceTokens(self.response_tokens(samples, temperature).log_probs)
+
+        def compute(hidden: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+            return most_likely_tokens(hidden, self._head, temperature, self._chunk_tokens, num_top_tokens, vocab_size)
+
+        return ReferenceTokens.on_host(*self._at_response_tokens(samples, compute))
 
     def _at_response_tokens(self, samples: Sequence[Sample], compute: Callable[[Tensor, Tensor], T]) -> T:
         """Compute something of the hidden states before each response token of the samples, and of that token.

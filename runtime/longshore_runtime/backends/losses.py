@@ -5,7 +5,7 @@ Whatever the objective, a step's loss is a sum over tokens of weight * loss, div
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from longshore.api.algorithm import KlEstimator
 from longshore.api.objectives.aggregation import token_weight
 from longshore.api.objectives.custom import Custom
-from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses
+from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses, TopTokens
 from longshore.policy.old_log_probs import is_relative_to_trainer
 from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_lack_of_memory
 from longshore_runtime.backends.objective_trial import FIELD
@@ -44,17 +44,48 @@ class WeightedLosses:
     correction: CorrectionSums = field(default_factory=CorrectionSums)
 
 
+@dataclass(frozen=True)
+class ReferenceTokens:
+    """What a frozen model says of the response tokens of a micro-batch, one sample after the other."""
+
+    log_probs: Tensor | None = None
+    """[tokens]: log-probabilities of the response tokens, if they are needed."""
+    top_ids: Tensor | None = None
+    """[tokens, number]: the most likely tokens in the place of each, if they are needed."""
+    top_log_probs: Tensor | None = None
+    """[tokens, number]: log-probabilities of the most likely tokens."""
+
+    @classmethod
+    def on_host(cls, top_ids: Tensor, top_log_probs: Tensor) -> "ReferenceTokens":
+        """Return the most likely tokens in host memory: those of a whole update would take much of a GPU's."""
+        return cls(None, top_ids.int().cpu(), top_log_probs.cpu())
+
+    def with_targets(self, targets: Tensor) -> Tensor:
+        """Return targets, and after each the most likely tokens: all whose log-probabilities are needed."""
+        return targets if self.top_ids is None else torch.cat((targets.unsqueeze(-1), self.top_ids.to(targets)), -1)
+
+    def split(self, log_probs: Tensor) -> tuple[Tensor, TopTokens | None]:
+        """Return the log-probabilities of the targets alone, and the most likely tokens, out of `with_targets`."""
+        if self.top_log_probs is None:
+            return log_probs, None
+        return log_probs[:, 0], TopTokens(log_probs[:, 1:], self.top_log_probs.to(log_probs))
+
+
+NO_REFERENCE: Final = ReferenceTokens()
+
+
 def sample_losses(
     samples: Sequence[Sample],
     log_probs: Tensor,
     entropies: Tensor,
     reference_log_probs: Tensor | None,
     options: TrainerOptions,
+    top: TopTokens | None = None,
 ) -> tuple[Tensor, GradientSums]:
     """Compute the unreduced loss of whole samples, with gradient, and what is reported about them.
 
-    The tensors have one value per response token, samples one after the other. Tokens outside of the loss mask enter
-    neither loss nor sums; `GradientSums.num_tokens` alone counts them.
+    The tensors have one value per response token, samples one after the other, and those of `top` a row. Tokens outside
+    of the loss mask enter neither loss nor sums; `GradientSums.num_tokens` alone counts them.
     """
 
     def flat(arrays: Sequence[npt.NDArray[Any]], dtype: torch.dtype = log_probs.dtype) -> Tensor:
@@ -74,7 +105,10 @@ def sample_losses(
     is_fresh = flat(fresh, torch.bool)[kept]
     shares = [sample.share for sample in samples]
     bonus = entropies[kept] if options.entropy_coefficient else None
-    losses = weighted_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares, bonus)
+    top = top and TopTokens(top.log_probs[kept], top.teacher_log_probs[kept])
+    losses = weighted_losses(
+        trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares, bonus, top
+    )
     loss = losses.total.sum()
     difference = trained.detach() - rollout
     distances = difference[is_fresh].abs()
@@ -113,6 +147,9 @@ def token_log_probs(
 
     Logits exist for `chunk_tokens` tokens at a time; the backward pass computes those of each chunk again. A gradient
     of the entropies needs the memory of a chunk once more.
+
+    Args:
+        targets: [tokens], or [tokens, any number] for the log-probabilities of several tokens in each place.
     """
     if len(targets) <= chunk_tokens:
         return _chunk_log_probs(hidden, head, targets, temperature, differentiates_entropies)
@@ -120,6 +157,23 @@ def token_log_probs(
         checkpoint(_chunk_log_probs, part, head, wanted, temperature, differentiates_entropies, use_reentrant=False)
         for part, wanted in zip(torch.split(hidden, chunk_tokens), torch.split(targets, chunk_tokens), strict=True)
     ]
+    return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
+
+
+def most_likely_tokens(
+    hidden: Tensor, head: torch.nn.Module, temperature: float, chunk_tokens: int, num_tokens: int, vocab_size: int
+) -> tuple[Tensor, Tensor]:
+    """Compute ids and log-probabilities of the most likely tokens in each place, [tokens, number], without gradient.
+
+    These are at most `num_tokens` of the first `vocab_size` tokens: the output layer of a teacher may have more rows
+    than that of its student.
+    """
+    pieces = []
+    for part in torch.split(hidden, chunk_tokens):
+        logits = head(part).float() / temperature
+        own = logits[:, :vocab_size]
+        top = own.topk(min(num_tokens, own.shape[-1]))
+        pieces.append((top.indices, top.values - logits.logsumexp(-1, keepdim=True)))
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 
 
@@ -134,6 +188,7 @@ def weighted_losses(
     is_fresh: Tensor | None = None,
     shares: Sequence[float] | None = None,
     entropies: Tensor | None = None,
+    top: TopTokens | None = None,
 ) -> WeightedLosses:
     """Compute policy-gradient loss, KL penalty and entropy bonus of loss-mask tokens of samples with these `lengths`.
 
@@ -153,11 +208,13 @@ def weighted_losses(
     elif is_fresh is not None:
         old = torch.where(is_fresh, old, rollout_log_probs)
     present = [length for length in lengths if length > 0]
-    tokens = LossTokens(log_probs, old, rollout_log_probs, advantages, present, reference_log_probs)
+    tokens = LossTokens(log_probs, old, rollout_log_probs, advantages, present, reference_log_probs, top)
     found = _losses_of(options.objective, tokens)
     policy = found.loss if correction is None else correction.weights * found.loss
     kl = penalty = torch.zeros_like(log_probs)
-    if reference_log_probs is not None:
+    if top is not None:  # Of a teacher, which comes without a penalty.
+        kl = top.divergence
+    elif reference_log_probs is not None:
         kl = penalty = estimated_kl(options.kl_estimator, log_probs, reference_log_probs)
         if options.kl_bias_correction:
             penalty = kl * options.objective.importance_ratio(tokens)
@@ -222,9 +279,14 @@ def _chunk_log_probs(
     if differentiates_entropies:
         values = functional.log_softmax(logits.float() / temperature, dim=-1)
         # FSDP warns of views.
-        return values.gather(-1, targets.unsqueeze(-1)).squeeze(-1).clone(), -(values.exp() * values).sum(-1)
+        return values.gather(-1, columns(targets)).view_as(targets).clone(), -(values.exp() * values).sum(-1)
     found: tuple[Tensor, Tensor] = _LogProbsAndEntropies.apply(logits, targets, temperature)  # type: ignore[no-untyped-call]
     return found
+
+
+def columns(values: Tensor) -> Tensor:
+    """Return [tokens, number] of [tokens] or [tokens, number]."""
+    return values.unsqueeze(-1) if values.dim() == 1 else values
 
 
 class _LogProbsAndEntropies(torch.autograd.Function):
@@ -235,13 +297,16 @@ class _LogProbsAndEntropies(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Take logits [tokens, vocabulary] of any type, and targets [tokens]; entropies have no gradient."""
+        """Take logits [tokens, vocabulary] of any type, and targets as in `token_log_probs`.
+
+        Entropies have no gradient.
+        """
         logits = given.float() / temperature
         largest = logits.amax(-1, keepdim=True)
         powers = (logits - largest).exp_()
         sums = powers.sum(-1, keepdim=True)
-        log_sums, wanted = largest + sums.log(), targets.unsqueeze(-1)
-        log_probs = (logits.gather(-1, wanted) - log_sums).squeeze(-1)
+        log_sums, wanted = largest + sums.log(), columns(targets)
+        log_probs = (logits.gather(-1, wanted) - log_sums).view_as(targets)
         entropies = (log_sums - torch.linalg.vecdot(powers, logits).unsqueeze(-1) / sums).squeeze(-1)
         ctx.save_for_backward(powers, sums, wanted)
         ctx.temperature, ctx.dtype = temperature, given.dtype
@@ -252,5 +317,6 @@ class _LogProbsAndEntropies(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
         """Compute the gradient in the memory of the exponentials: a graph serves one backward pass."""
         powers, sums, wanted = ctx.saved_tensors
-        scaled = gradient.unsqueeze(-1) / ctx.temperature
-        return powers.mul_(-scaled / sums).scatter_add_(-1, wanted, scaled).to(ctx.dtype), None, None
+        scaled = columns(gradient) / ctx.temperature
+        shares = -scaled.sum(-1, keepdim=True) / sums
+        return powers.mul_(shares).scatter_add_(-1, wanted, scaled).to(ctx.dtype), None, None

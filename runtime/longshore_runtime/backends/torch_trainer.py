@@ -22,7 +22,7 @@ from longshore_runtime.backends.devices import compute_device
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, copy_files, write_weights
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.lora import is_frozen
-from longshore_runtime.backends.losses import by_sample, sample_losses
+from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens, by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.precision import compute_dtype
 from longshore_runtime.backends.recompute import chosen_recompute, set_recompute
@@ -75,8 +75,8 @@ class MicroBatch:
     """Samples of one pass."""
 
     samples: Sequence[Sample]
-    reference_log_probs: Tensor | None = None
-    """Log-probabilities of all their response tokens, one sample after the other."""
+    reference: ReferenceTokens = NO_REFERENCE
+    """What the reference says of all their response tokens, if there is one."""
 
 
 class TorchTrainer:
@@ -297,19 +297,20 @@ class TorchTrainer:
             self._awake = True
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        """Return this rank's micro-batches, with log-probabilities of the reference if there is one.
+        """Return this rank's micro-batches, with what the reference says of them if there is one.
 
         Some are empty if other ranks of the replica have more; there are none if none of them has any.
         """
         parts = [[samples[index] for index in indices] for indices in self._passes(samples)]
         if not self._has_reference or not parts:
             return [MicroBatch(part) for part in parts]
-        model, temperature = self._reference or self._model, self._options.temperature
+        model = self._reference or self._model
+        asked = self._options.temperature, self._options.objective.num_top_tokens, self._model.vocab_size
         adapter_off = nullcontext() if model.adapter is None else model.adapter.off()
         place = self._reference_place.computing(self._leave_device, self._return_to_device)
         with place, adapter_off, torch.no_grad():
             each = self._meter.each(parts, len(samples))
-            return [MicroBatch(part, model.response_tokens(part, temperature).log_probs) for part in each]
+            return [MicroBatch(part, model.reference_tokens(part, *asked)) for part in each]
 
     def _passes(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Return the indices of the samples of each pass that this rank makes."""
@@ -322,14 +323,15 @@ class TorchTrainer:
         return sum((self._pass(micro_batch) for micro_batch in each), GradientSums())
 
     def _pass(self, micro_batch: MicroBatch) -> GradientSums:
-        samples = micro_batch.samples
+        samples, reference = micro_batch.samples, micro_batch.reference
         tokens = self._model.response_tokens(
             samples,
             self._options.temperature,
             differentiates_entropies=self._options.entropy_coefficient > 0,
+            reference=reference,
         )
         loss, sums = sample_losses(
-            samples, tokens.log_probs, tokens.entropies, micro_batch.reference_log_probs, self._options
+            samples, tokens.log_probs, tokens.entropies, reference.log_probs, self._options, tokens.top
         )
         if torch.is_grad_enabled():
             torch.autograd.backward(loss)

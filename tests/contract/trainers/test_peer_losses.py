@@ -16,7 +16,13 @@ from longshore.api.objectives.advantages import Estimator, RewardedGroup
 from longshore.api.objectives.aggregation import denominator
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.registry import OBJECTIVES, AnyObjective
-from longshore_runtime.backends.losses import weighted_losses
+from longshore_runtime.backends.losses import (
+    ReferenceTokens,
+    most_likely_tokens,
+    token_log_probs,
+    weighted_losses,
+)
+from tests.contract.trainers.plans import double_precision
 from tests.contract.trainers.replicas import OPTIONS
 
 Json = dict[str, Any]
@@ -28,7 +34,11 @@ OBJECTIVE: TypeAdapter[Any] = TypeAdapter(AnyObjective)
 
 
 def tensor(name: str) -> Tensor:
-    return torch.tensor(_INPUTS[name], dtype=torch.float64)
+    return tensor_of(_INPUTS[name])
+
+
+def tensor_of(values: Json) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def ours(settings: Json) -> tuple[float, Tensor, Tensor]:
@@ -83,10 +93,29 @@ def test_advantages_are_those_of_the_peer(case: Json) -> None:
     assert found == pytest.approx(case["advantages"], abs=1e-8)
 
 
+@pytest.mark.parametrize("case", _RECORDED["distilled"], ids=lambda case: case["peer"])
+def test_divergences_from_a_teacher_are_those_of_the_peer(case: Json) -> None:
+    student, teacher = tensor("logits").requires_grad_(), tensor("teacher_logits")
+    tokens, number, plain = torch.zeros(len(student), dtype=torch.long), case["topTokens"], torch.nn.Identity()
+    chunk = len(tokens)  # Nothing is recomputed: that would be in single precision.
+    objective = OBJECTIVES["Distillation"].model_copy(update={"top_tokens": number})
+    options, nothing = replace(OPTIONS, objective=objective, kl_coefficient=0.0), torch.zeros(len(tokens))
+    with double_precision():
+        said = ReferenceTokens.on_host(*most_likely_tokens(teacher, plain, 1.0, 5, number, teacher.shape[-1]))
+        log_probs, top = said.split(token_log_probs(student, plain, said.with_targets(tokens), 1.0, chunk)[0])
+        found = weighted_losses(log_probs, nothing, nothing, None, [len(tokens)], options, top=top)
+        loss = found.total.sum() / len(tokens)
+        (gradient,) = torch.autograd.grad(loss, student)
+    tolerance = 1e-6 if case["peer"] == "verl" else 1e-9  # verl computes divergences in single precision.
+    assert torch.allclose(gradient, tensor_of(case["gradient"]), rtol=0, atol=tolerance)
+    assert loss.item() == pytest.approx(case["loss"], abs=tolerance)
+
+
 def test_every_objective_that_verl_or_trl_has_is_compared() -> None:
     """DAPO, DrGRPO, RLOO and ReinforcePlusPlus are GRPO with other settings, PPO and T-PPO have its loss."""
     compared = {case["ours"]["objective"]["name"] for case in _RECORDED["losses"]}
     others = {"DAPO", "DrGRPO", "RLOO", "ReinforcePlusPlus", "PPO", "TPPO", "Distillation", "Custom"}
+    assert {case["peer"] for case in _RECORDED["distilled"]} == {"verl", "TRL"}
     assert set(OBJECTIVES) - compared == others
     assert {case["ours"]["advantage"] for case in _RECORDED["advantages"]} == set(Estimator) - {Estimator.GAE}
 

@@ -1,13 +1,22 @@
 """The estimate of GPU memory, against sums that were made by hand for Qwen2.5-7B."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import Recompute
-from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, trainer_need, values_per_token
+from longshore.checks.memory import (
+    ModelSize,
+    engine_need,
+    memory_mistakes,
+    num_top_tokens,
+    trainer_need,
+    values_per_token,
+)
+from longshore.checks.pod_memory import pod_need
 
 SIZES = {
     "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
@@ -78,6 +87,18 @@ def test_a_kl_penalty_costs_a_second_copy_unless_it_waits_on_the_host(model: Mod
     kl = {"klCoefficient": 0.1}
     assert trainer_need(spec(algorithm=kl), model).total_bytes - plain == NUM_PARAMETERS / 2
     assert trainer_need(spec(algorithm=kl, trainer={"offloadReference": True}), model).total_bytes == plain
+
+
+def test_the_most_likely_tokens_of_a_teacher_cost_memory(model: ModelSize) -> None:
+    none, some = (
+        spec(algorithm={"objective": {"name": "Distillation", "teacher": {"path": "t"}, "topTokens": number}})
+        for number in (0, 64)
+    )
+    before, after = (trainer_need(job, model).parts["activations"] for job in (none, some))
+    assert after - before == 16384 * 64 * 40
+    kept = [pod_need(job, model).parts["teacher's tokens"] for job in (none, some)]
+    assert kept == [0, 4 * 2 * 64 * 64 * 8]
+    assert num_top_tokens(some, replace(model, vocab_size=50)) == 50
 
 
 def test_a_critic_is_a_second_model_with_its_own_optimizer(model: ModelSize) -> None:

@@ -21,7 +21,7 @@ from longshore_cli.convert.verl import VERL
 from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
 from tests.properties import examples
-from tests.unit.cli.conversions import FIXED, RUNS, TRL_RUN, VERL_RUN, trl, verl
+from tests.unit.cli.conversions import FIXED, RUNS, TRL_RUN, VERL_RUN, spec, trl, verl
 
 _SCHEMA: Final[dict[str, Any]] = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
@@ -60,6 +60,27 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     }
 
 
+TEACHERS: Final = "distillation.teacher_models"
+TAUGHT: Final = {"distillation.enabled": True, f"{TEACHERS}.teacher_model.model_path": "Qwen/Qwen2.5-7B-Instruct"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings"),
+    [
+        ({"loss_mode": "forward_kl_topk", "topk": 32, "use_task_rewards": False}, {"topTokens": 32}),
+        ({"loss_mode": "k3", "distillation_loss_coef": 4.0}, {"rewardWeight": 0.25}),
+        ({"loss_mode": "k1", "use_policy_gradient": True, "use_task_rewards": False, "clip_ratio_high": 0.3},
+         {"topTokens": 0, "clipHigh": 0.3}),
+    ],
+)  # fmt: skip
+def test_distillation_of_a_teacher_keeps_its_loss(loss: dict[str, Any], settings: dict[str, Any]) -> None:
+    found = verl(**TAUGHT, **{f"distillation.distillation_loss.{key}": value for key, value in loss.items()})
+    expected = {"name": "Distillation", "teacher": {"hub": "Qwen/Qwen2.5-7B-Instruct"}, **settings}
+    objective = spec(found)["algorithm"]["objective"]
+    assert {key: objective[key] for key in expected} == expected
+    assert objective.get("rewardWeight", 0) == settings.get("rewardWeight", 0)
+
+
 @pytest.mark.parametrize(
     ("found", "key", "message"),
     [
@@ -80,7 +101,14 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
         (verl(actor_rollout_ref__actor__loss_agg_mode="token-sum"), "actor_rollout_ref.actor.loss_agg_mode",
          "choose one of token-mean"),
         (trl(loss_type="zzz"), "loss_type", "choose one of dapo"),
-        (verl(distillation__enabled=True), "distillation.enabled", "not from a teacher"),
+        (verl(distillation__enabled=True), f"{TEACHERS}.teacher_model.model_path", "needs a teacher"),
+        (verl(**TAUGHT, **{f"{TEACHERS}.other.model_path": "a/b"}), f"{TEACHERS}.teacher_model.model_path",
+         "a job has one teacher"),
+        (verl(**TAUGHT, distillation__distillation_loss__loss_mode="k2"), "distillation.distillation_loss.loss_mode",
+         "k2 with use_policy_gradient=false: choose forward_kl_topk"),
+        (verl(**TAUGHT, algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "beside a teacher"),
+        (verl(**TAUGHT, actor_rollout_ref__actor__use_kl_loss=True), "actor_rollout_ref.actor.use_kl_loss",
+         "whose only reference is the teacher"),
         (verl(trainer__val_only=True), "trainer.val_only", "a job trains"),
         (verl(data__tool_config_path="tools.yaml"), "data.tool_config_path", "classes of tools are not run"),
         (verl(data__train_files=["a.parquet", "/d/b.pkl"]), "data.train_files", "/d/b.pkl: files .pkl are not read"),

@@ -180,7 +180,7 @@ IGNORED: Final = (
     Ignored(named("trainer", _LOOP),
             "how verl runs the loop", matters=False),
     Ignored(("*.profiler.*", "global_profiler.*"), "`longshore profile` measures a job", matters=False),
-    Ignored(("distillation.*",), "there is no teacher", matters=False),
+    Ignored(("distillation.*",), "trainers hold the teacher, if there is one", matters=False),
     Ignored(("async_training.*", "rollout.*"),
             "rounds and updates follow each other; rollout.strategy PartialRollout trains on tokens of older weights, "
             "and placement: Disaggregated gives engines GPUs of their own"),

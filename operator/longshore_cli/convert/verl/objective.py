@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
-from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM, ROLLOUT
+from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, IS_TAUGHT, MODEL, OPTIM, ROLLOUT, USES_REWARDS
 
 OBJECTIVE: Final = f"{ALGORITHM}.objective"
 _ESTIMATORS: Final = {
@@ -48,7 +48,7 @@ _DISPATCH: Final = "data.gen_batch_size"
     [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantage", f"{OBJECTIVE}.aggregation", f"{OBJECTIVE}.divergence"],
     "`loss_mode` is the name: `vanilla` GRPO, DrGRPO, RLOO, ReinforcePlusPlus or PPO, whose advantages are those of "
     "`adv_estimator`, `geo_mean` GMPO, `dppo_tv` and `dppo_kl` DPPO, and others as in verl. `loss_agg_mode` is "
-    "`aggregation`",
+    "`aggregation`. With `distillation.enabled`, the name is Distillation",
     algorithm__adv_estimator="gae",
     algorithm__norm_adv_by_std_in_grpo=True,
     actor_rollout_ref__actor__loss_agg_mode="token-mean",
@@ -56,6 +56,13 @@ _DISPATCH: Final = "data.gen_batch_size"
 )  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     key, estimator, loss = "algorithm.adv_estimator", settings.text("algorithm.adv_estimator"), settings.text(_LOSS)
+    is_taught = settings.flag(IS_TAUGHT)
+    if is_taught and not settings.flag(USES_REWARDS):
+        estimator, loss = "grpo", "vanilla"  # Rewards are only reported.
+    if is_taught and estimator == "gae":
+        raise Refused(key, "gae has a critic, which no job has beside a teacher; choose another, such as grpo")
+    if is_taught and loss != "vanilla":
+        raise Refused(_LOSS, f"{loss} is not available beside a teacher; choose vanilla")
     if estimator not in _ESTIMATORS:
         why = _UNAVAILABLE.get(estimator or "", "it is not available")
         raise Refused(key, f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
@@ -71,6 +78,8 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     elif not settings.flag(_DIVIDES) and advantage in ("PassAtK", "NormalisedByFunction"):
         lost[_DIVIDES] = f"{advantage} divides by the deviation"
     name = _PLAIN.get(advantage, "GRPO") if loss == "vanilla" else _LOSSES[loss]
+    if is_taught:
+        name = "Distillation"
     mode = settings.text(f"{ACTOR}.loss_agg_mode")
     if mode not in _AGGREGATIONS:
         raise Refused(f"{ACTOR}.loss_agg_mode", f"{mode} is not available; choose one of {', '.join(_AGGREGATIONS)}")

@@ -81,16 +81,11 @@ _SPREAD: Final = (
 _LAST_TURN: Final = (
     "Look at your reward function: solution_str is the last turn of an episode, and in verl all of its turns."
 )
-_TEACHER: Final = "distillation.enabled"
 _ONLY_EVALUATES: Final = "trainer.val_only"
 
 
-@entry([_TEACHER, _ONLY_EVALUATES], [], "false: a job trains, on its rewards alone")
+@entry([_ONLY_EVALUATES], [], "false: a job trains")
 def other_work(settings: ForeignSettings) -> EntryOutcome:
-    if settings.flag(_TEACHER):
-        raise Refused(
-            _TEACHER, "a job learns from rewards, and not from a teacher: set it to false to convert the rest"
-        )
     if settings.flag(_ONLY_EVALUATES):
         raise Refused(_ONLY_EVALUATES, "a job trains: set it to false to convert the rest")
     return EntryOutcome()

@@ -15,11 +15,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TopTokens:
+    """The tokens that a teacher finds most likely in the place of each token; both tensors are [tokens, topTokens]."""
+
+    log_probs: "Tensor"
+    """Log-probabilities under the weights in training, with gradient."""
+    teacher_log_probs: "Tensor"
+    """Log-probabilities under the teacher."""
+
+    @property
+    def divergence(self) -> "Tensor":
+        """Forward KL divergence from the teacher at each token, over these tokens alone, with gradient."""
+        return (self.teacher_log_probs.exp() * (self.teacher_log_probs - self.log_probs)).sum(-1)
+
+
+@dataclass(frozen=True)
 class LossTokens:
     """The loss-mask tokens of whole responses, one response after the other; every tensor is [tokens]."""
 
     log_probs: "Tensor"
-    """Log-probabilities under the weights in training; they alone carry a gradient."""
+    """Log-probabilities under the weights in training; they alone carry a gradient, with those of `top`."""
     old_log_probs: "Tensor"
     """Log-probabilities that ratios are relative to: the engine's, or the trainer's with `rolloutCorrection`."""
     rollout_log_probs: "Tensor"
@@ -30,6 +45,8 @@ class LossTokens:
     """Number of tokens of each response, at least 1."""
     reference_log_probs: "Tensor | None" = None
     """Log-probabilities of the reference: the initial model with a KL penalty, or a teacher; None: there is none."""
+    top: TopTokens | None = None
+    """The most likely tokens of a teacher; None: the objective compares sampled tokens alone."""
 
     @property
     def log_ratio(self) -> "Tensor":
@@ -43,19 +60,14 @@ class LossTokens:
 
     def mean_per_response(self, values: "Tensor") -> "Tensor":
         """Replace the value of each token by the mean of its response."""
-        means, start = values.new_empty(values.shape), 0
-        for length in self.lengths:
-            means[start : start + length] = values[start : start + length].mean()
-            start += length
-        return means
+        return self.sum_per_response(values) / self.sum_per_response(values.new_ones(values.shape))
 
     def sum_per_response(self, values: "Tensor") -> "Tensor":
         """Replace the value of each token by the sum over its response."""
-        sums, start = values.new_empty(values.shape), 0
-        for length in self.lengths:
-            sums[start : start + length] = values[start : start + length].sum()
-            start += length
-        return sums
+        lengths = values.new_tensor(self.lengths).long()
+        response = lengths.new_tensor(range(len(lengths))).repeat_interleave(lengths)
+        # On GPUs, `index_add` would add in any order.
+        return values.new_zeros(len(lengths)).index_put((response,), values, accumulate=True)[response]
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,11 @@ class Objective(ApiModel):
     def needs_reference(self) -> bool:
         """Whether token losses read `LossTokens.reference_log_probs`."""
         return False
+
+    @property
+    def num_top_tokens(self) -> int:
+        """Number of tokens of `LossTokens.top` that token losses read; 0: they read none."""
+        return 0
 
     @property
     def has_critic(self) -> bool:

@@ -15,9 +15,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from longshore.api.training import Recompute
 from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
 from longshore_runtime.backends.hf_mapping.layouts import padded_vocab_size
+from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens
 from longshore_runtime.backends.megatron.attention import CausalAttention
 from longshore_runtime.backends.megatron.batch import MicroBatch
-from longshore_runtime.backends.megatron.vocab_parallel import vocab_parallel_log_probs
+from longshore_runtime.backends.megatron.vocab_parallel import vocab_parallel_log_probs, vocab_parallel_most_likely
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
 _RECOMPUTE: Final[dict[Recompute, dict[str, Any]]] = {
@@ -54,21 +55,42 @@ class ShardedModel(GPTModel):
         self.rotary_pos_emb.inv_freq = LlamaRotaryEmbedding(config).inv_freq.to(device, dtype, copy=True)
         self.to(device, dtype)
 
-    def response_tokens(self, hidden: Tensor, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Compute log-probabilities and entropies of all response tokens from hidden states (last stage)."""
+    def response_tokens(
+        self, hidden: Tensor, batch: MicroBatch, temperature: float, reference: ReferenceTokens = NO_REFERENCE
+    ) -> tuple[Tensor, Tensor]:
+        """Compute log-probabilities and entropies of all response tokens from hidden states (last stage).
+
+        The log-probabilities are those of `ReferenceTokens.with_targets`.
+        """
         order = batch.numbers[batch.predicts]
         log_probs, entropies = vocab_parallel_log_probs(
             hidden.transpose(0, 1)[batch.predicts],
             self._head,
-            batch.targets[order],
+            reference.with_targets(batch.targets)[order],
             temperature,
             self.pg_collection.tp,
             self.architecture.vocab_size,
         )
         return self._in_order(log_probs, order, batch), self._in_order(entropies, order, batch)
 
+    def most_likely_tokens(
+        self, hidden: Tensor, batch: MicroBatch, temperature: float, num_tokens: int, num_ids: int
+    ) -> ReferenceTokens:
+        """Compute the most likely of the first `num_ids` tokens in the place of all response tokens (last stage)."""
+        order = batch.numbers[batch.predicts]
+        ids, log_probs = vocab_parallel_most_likely(
+            hidden.transpose(0, 1)[batch.predicts],
+            self._head,
+            temperature,
+            self.pg_collection.tp,
+            self.architecture.vocab_size,
+            num_tokens,
+            num_ids,
+        )
+        return ReferenceTokens.on_host(*(self._in_order(values, order, batch) for values in (ids, log_probs)))
+
     def _in_order(self, values: Tensor, order: Tensor, batch: MicroBatch) -> Tensor:
-        everything = values.new_zeros(batch.num_response_tokens).index_put((order,), values)
+        everything = values.new_zeros(batch.num_response_tokens, *values.shape[1:]).index_put((order,), values)
         summed: Tensor = _SumOverRanks.apply(everything, self.pg_collection.cp)  # type: ignore[no-untyped-call]
         return summed
 

@@ -20,7 +20,7 @@ from longshore_runtime.backends.devices import compute_device
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
 from longshore_runtime.backends.host_copies import HostCopies
-from longshore_runtime.backends.losses import by_sample, sample_losses
+from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens, by_sample, sample_losses
 from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
 from longshore_runtime.backends.megatron.cpu import on_device
 from longshore_runtime.backends.megatron.memory import GradientMemory, WeightMemory
@@ -239,22 +239,31 @@ class MegatronTrainer:
 
     def _pass_over(self, samples: Sequence[Sample], *, backward: bool) -> GradientSums:
         batches = self._micro_batches(samples)
-        reference = self._reference_log_probs(batches)
+        reference = self._reference_tokens(batches)
 
         def finish(number: int, hidden: Tensor) -> tuple[Tensor, GradientSums]:
-            batch = batches[number]
-            log_probs, entropies = self._model.response_tokens(hidden, batch, self._options.temperature)
-            known = reference[number] if reference else None
-            return sample_losses(batch.samples, log_probs, entropies, known, self._options)
+            batch, known = batches[number], reference[number] if reference else NO_REFERENCE
+            log_probs, entropies = self._model.response_tokens(hidden, batch, self._options.temperature, known)
+            own, top = known.split(log_probs)
+            return sample_losses(batch.samples, own, entropies, known.log_probs, self._options, top)
 
         results = run(self._data_parallel, batches, finish, backward=backward, meter=self._meter)
         return sum(results, GradientSums())
 
-    def _reference_log_probs(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        if self._reference is None:
+    def _reference_tokens(self, batches: Sequence[MicroBatch]) -> list[ReferenceTokens]:
+        if (model := self._reference) is None:
             return []
+        temperature, num_ids = self._options.temperature, self._model.architecture.vocab_size
+        num_top_tokens = self._options.objective.num_top_tokens
+
+        def finish(number: int, hidden: Tensor) -> tuple[Tensor, ReferenceTokens]:
+            found = model.most_likely_tokens(hidden, batches[number], temperature, num_top_tokens, num_ids)
+            return hidden.sum(), found
+
         with self._reference_place.computing(self._weights.offload, self._weights.reload):
-            return self._log_probs(self._reference, self._reference, batches)
+            if num_top_tokens:
+                return run(model, batches, finish, backward=False, meter=self._meter)
+            return [ReferenceTokens(log_probs) for log_probs in self._log_probs(model, model, batches)]
 
     def _log_probs(self, stages: torch.nn.Module, model: ShardedModel, batches: Sequence[MicroBatch]) -> list[Tensor]:
         """Compute log-probabilities of all response tokens of each micro-batch; `stages` is what the pipeline runs."""

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 import trl.trainer.grpo_trainer
 from torch import Tensor
+from trl.experimental.gkd.gkd_trainer import GKDTrainer
 from trl.experimental.gmpo.gmpo_trainer import GMPOTrainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from verl.trainer.config import AlgoConfig
+from verl.trainer.distillation.fsdp.losses import compute_forward_kl_topk
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 from verl.workers.config.actor import PolicyLossConfig
@@ -27,6 +29,7 @@ from verl.workers.config.actor import PolicyLossConfig
 RECORDED = Path(__file__).parent / "recorded.json"
 Json = dict[str, Any]
 NUM_PROMPTS, NUM_RESPONSES, MAX_TOKENS = 4, 3, 7
+VOCABULARY, TOP_TOKENS = 9, 4
 BETA, ENTROPY = 0.3, 0.05
 
 
@@ -52,6 +55,8 @@ def inputs() -> Json:
         "advantages": rng.normal(0, 1, len(lengths)).tolist(),
         "weights": {"answer": 1.0, "format": 0.25},
         "parts": {name: values.tolist() for name, values in parts.items()},
+        "logits": rng.normal(0, 2, (len(old), VOCABULARY)).tolist(),
+        "teacher_logits": rng.normal(0, 2, (len(old), VOCABULARY)).tolist(),
     }
 
 
@@ -139,6 +144,28 @@ def verl_penalties(rows: Rows) -> Iterator[tuple[Json, Json]]:
         loss = core_algos.agg_loss(policy + BETA * kl - ENTROPY * rows.entropies, mask, "seq-mean-token-mean")
         ours = {"name": "GPG", "aggregation": "SequenceMean"}
         yield {"objective": ours, "klEstimator": estimator.upper(), "entropy": True}, rows.differentiated(loss)
+
+
+def distilled(given: Json) -> Iterator[Json]:
+    """Yield what verl and TRL compute for a teacher, with the gradient by the logits of the student.
+
+    verl computes divergences in single precision.
+    """
+    student, teacher = (torch.tensor(given[name], dtype=torch.float64) for name in ("logits", "teacher_logits"))
+    student.requires_grad_()
+
+    def found(peer: str, top_tokens: int, losses: Tensor) -> Json:
+        loss = losses.sum() / len(student)
+        (gradient,) = torch.autograd.grad(loss, student)
+        return {"peer": peer, "topTokens": top_tokens, "loss": loss.item(), "gradient": gradient.tolist()}
+
+    top = teacher.log_softmax(-1).topk(TOP_TOKENS)
+    settings = SimpleNamespace(distillation_loss=SimpleNamespace(log_prob_min_clamp=None))
+    parts = (torch.nested.as_nested_tensor([part], layout=torch.jagged) for part in (top.values, top.indices))
+    outcome: Any = compute_forward_kl_topk(student.unsqueeze(0), *parts, config=settings, data_format="thd")
+    yield found("verl", TOP_TOKENS, outcome["distillation_losses"])
+    exact = GKDTrainer.generalized_jsd_loss(student.unsqueeze(0), teacher.unsqueeze(0), beta=0.0, reduction="sum")
+    yield found("TRL", VOCABULARY, exact)
 
 
 def verl_advantages(rows: Rows) -> Iterator[tuple[Json, list[float]]]:
@@ -290,6 +317,7 @@ def record() -> Mapping[str, Any]:
             for peer, all_of in advantages.items()
             for ours, found in all_of
         ],
+        "distilled": [*distilled(given)],
     }
 
 

@@ -58,9 +58,11 @@ def test_a_job_trains_on_what_its_endpoint_says(
     job = cluster.apply(manifest)
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
     steps = job.metrics()
-    assert len(steps) == 3
+    assert len(steps) >= 3, "and those that drain what was deferred"
     assert all(values["actor/kl_loss"] > 0 for values in steps), "from a model with other weights"
-    assert len(teacher.received) == 1 + 1 + 3 * 16, "a prompt, which is asked about twice, and every response once"
+    assert len(teacher.received) == 1 + 1 + 16 * len(steps), (
+        "a prompt, which is asked about twice, and every response once"
+    )
     assert {one.authorization for one in teacher.received} == {"Bearer s3cret"}
     assert "s3cret" not in cluster.kubectl("logs", f"{name}-coordinator")
     job.delete()

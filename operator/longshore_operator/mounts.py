@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from longshore.api import contract, names
 from longshore.api.hub import Hub
+from longshore.api.objectives.distillation import TeacherEndpoint
 from longshore.api.rljob import RLJob
 from longshore.api.spec import Modules
 from longshore.api.tracking import Tracking
@@ -98,6 +99,15 @@ def hub_token(pod: Json, hub: Hub) -> None:
     secret, key = hub.token_secret.name, hub.token_secret.key
     path = _token(pod, "hub-token", secret, key, contract.HUB_TOKEN_KEY, contract.HUB_TOKEN_MOUNT)
     _set(pod, contract.ENV_HUB_TOKEN, path)
+
+
+def teacher_token(pod: Json, endpoint: TeacherEndpoint | None) -> None:
+    """Add the token of the server of the teacher to the pod that asks it."""
+    if endpoint is None or endpoint.token_secret is None:
+        return
+    secret, key = endpoint.token_secret.name, endpoint.token_secret.key
+    path = _token(pod, "teacher-token", secret, key, contract.TEACHER_TOKEN_KEY, contract.TEACHER_TOKEN_MOUNT)
+    _set(pod, contract.ENV_TEACHER_TOKEN, path)
 
 
 def tracking_tokens(pod: Json, tracking: Tracking) -> None:

@@ -43,9 +43,9 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
     the services that rewards ask, and to nothing else. Environment pods run code that models steer. The coordinator
     connects to them in the same way; they connect to what their environment is granted. The coordinator alone downloads
-    from the Hub and speaks to trackers. Metrics may be collected from anywhere in the cluster. The page of the job
-    shows prompts and responses: it is for port-forward, which no policy sees, and for peers that the installation
-    names.
+    from the Hub, asks the endpoint of a teacher, and speaks to trackers. Metrics may be collected from anywhere in the
+    cluster. The page of the job shows prompts and responses: it is for port-forward, which no policy sees, and for
+    peers that the installation names.
     """
     identity, reward = Identity.of(job), job.spec.reward
     others = _trusted(identity)
@@ -53,6 +53,8 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     environments, to_act = _part(identity, Component.ENVIRONMENT), _tcp(contract.ENVIRONMENT_PORT)
     to_urls = _to_ports(url_ports(reward))
     to_hub = _to_ports([job.spec.hub.port] if job.spec.uses_hub else [])
+    teacher = job.spec.algorithm.teacher_endpoint
+    to_teacher = _to_ports([] if teacher is None else [_port(teacher.url)])
     to_trackers = _to_ports(job.spec.tracking.ports)
     to_score = _tcp(contract.REWARD_PORT)
     to_page = [{"from": list(config.page_peers), "ports": _tcp(contract.PAGE_PORT)}] if config.page_peers else []
@@ -68,6 +70,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
                 *([{"to": [environments], "ports": to_act}] if job.spec.environments else ()),
                 to_api_server,
                 *to_hub,
+                *to_teacher,
                 *to_trackers,
                 *(to_urls if reward.pods == 0 else ()),
             ],

@@ -59,6 +59,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
         pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_PAGE_OPEN, "value": "1"})
     if job.spec.uses_hub:
         mounts.hub_token(pod, job.spec.hub)
+    mounts.teacher_token(pod, job.spec.algorithm.teacher_endpoint)
     mounts.tracking_tokens(pod, job.spec.tracking)
     mounts.environment_tokens(pod, job)
     if job.spec.reward.pods == 0:

@@ -8,7 +8,7 @@ from pydantic import Field
 from longshore.api.base import ApiModel
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.advantages import WITHOUT_SIBLINGS, Estimator
-from longshore.api.objectives.distillation import Distillation, Teacher
+from longshore.api.objectives.distillation import Distillation, Teacher, TeacherEndpoint
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.registry import UNFINISHED, WITH_CRITIC, AnyObjective, having_advantage
 from longshore.api.rules import Rule
@@ -81,6 +81,18 @@ _RULES: Final = (
         "klCoefficient",
         "self.klCoefficient == 0.0 || self.objective.name != 'Distillation'",
         "klCoefficient must be 0 with Distillation, whose only reference is the teacher: remove it",
+    ),
+    Rule(
+        "objective.topTokens",
+        "!has(self.objective.topTokens) || self.objective.topTokens == 0 || !has(self.objective.teacher) || "
+        "!has(self.objective.teacher.endpoint)",
+        "topTokens must be 0 with objective.teacher.endpoint, which is asked about sampled tokens alone: remove it",
+    ),
+    Rule(
+        "temperature",
+        "self.temperature == 1.0 || !has(self.objective.teacher) || !has(self.objective.teacher.endpoint)",
+        "temperature must be 1 with objective.teacher.endpoint, since servers compute log-probabilities of prompts at "
+        "temperature 1: remove it, or give the teacher by path or hub",
     ),
     Rule(
         "warmStart",
@@ -174,6 +186,11 @@ class Algorithm(ApiModel, rules=_RULES):
     def teacher(self) -> Teacher | None:
         """Model that is distilled, if there is one."""
         return self.objective.teacher if isinstance(self.objective, Distillation) else None
+
+    @property
+    def teacher_endpoint(self) -> TeacherEndpoint | None:
+        """Server of the teacher, if one computes its log-probabilities."""
+        return None if self.teacher is None else self.teacher.endpoint
 
     @property
     def groups_per_update(self) -> int:

@@ -87,7 +87,10 @@ def coordinator_memory(spec: RLJobSpec) -> str:
     step_tokens, algorithm = max_step_tokens(spec.algorithm), spec.algorithm
     tokens = _STEPS_HELD * step_tokens + max(KEPT_TOKENS, step_tokens)
     num_responses = (_STEPS_HELD + 1) * algorithm.prompts_per_step * algorithm.responses_per_prompt
-    needed_bytes = _COORDINATOR_BYTES + tokens * _HELD_TOKEN_BYTES + num_responses * _HELD_RESPONSE_BYTES
+    token_bytes = _HELD_TOKEN_BYTES
+    if algorithm.teacher_endpoint is not None:
+        token_bytes += _VALUE_BYTES  # A log-probability of the teacher.
+    needed_bytes = _COORDINATOR_BYTES + tokens * token_bytes + num_responses * _HELD_RESPONSE_BYTES
     return f"{_whole_gib(needed_bytes)}Gi"
 
 

@@ -159,9 +159,9 @@ def _zeros() -> _Vector:
 
 def _identity(sample: Sample) -> str:
     tokens = f"{sample.prompt_tokens.tolist()}/{sample.trajectory.tokens.tolist()}"
-    arrays = sample.advantage, sample.loss_mask, sample.old_log_probs
-    advantage, mask, old = (one.tolist() if isinstance(one, np.ndarray) else one for one in arrays)
-    return f"{sample.draw}/{sample.index}/{tokens}/{advantage!r}/{mask}/{old}"
+    arrays = sample.advantage, sample.loss_mask, sample.old_log_probs, sample.teacher_log_probs
+    advantage, mask, old, taught = (one.tolist() if isinstance(one, np.ndarray) else one for one in arrays)
+    return f"{sample.draw}/{sample.index}/{tokens}/{advantage!r}/{mask}/{old}/{taught}"
 
 
 def _digest(text: str) -> _Vector:

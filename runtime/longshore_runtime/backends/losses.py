@@ -97,6 +97,9 @@ def sample_losses(
     rollout = flat([sample.trajectory.log_probs for sample in samples])[kept]
     advantages = flat([sample.token_advantages for sample in samples])[kept]
     reference = None if reference_log_probs is None else reference_log_probs[kept]
+    taught = [sample.teacher_log_probs for sample in samples if sample.teacher_log_probs is not None]
+    if reference is None and taught:
+        reference = flat(taught)[kept]
     trained = log_probs[kept]
     known = [sample.old_log_probs for sample in samples if sample.old_log_probs is not None]
     assert len(known) in (0, len(samples)), "some samples have no old log-probabilities"

@@ -59,6 +59,9 @@ class Sample(ComparedByValue):
     old_log_probs: LogProbs | None = None
     """[num_response_tokens]: log-probabilities under the trainer's weights at the start of the step, or the engine's
     where these are gone (`policy.old_log_probs`); None: under the trainer's present weights."""
+    teacher_log_probs: LogProbs | None = None
+    """[num_response_tokens]: log-probabilities under a teacher behind an endpoint; None: trainers hold the teacher, or
+    there is none."""
     values: LogProbs | None = None
     """[num_response_tokens]: values that the critic gave each token before it was sampled; None: there is no critic."""
     returns: LogProbs | None = None
@@ -73,7 +76,7 @@ class Sample(ComparedByValue):
             assert len(self.advantage) == len(self.trajectory), "every token has an advantage"
         if self.loss_mask is not None:
             object.__setattr__(self, "loss_mask", mask(self.loss_mask))
-        for name in ("old_log_probs", "values", "returns"):
+        for name in ("old_log_probs", "teacher_log_probs", "values", "returns"):
             if (values := getattr(self, name)) is not None:
                 object.__setattr__(self, name, log_probs(values))
 

@@ -27,7 +27,7 @@ class StreamedJudgeOptions:
 
 @dataclass(frozen=True)
 class RemoteJudgeOptions:
-    """A judge behind an OpenAI-compatible HTTP interface."""
+    """A judge, or a teacher, behind an OpenAI-compatible HTTP interface."""
 
     url: str
     """Address up to and including /v1 (chat completions), or a full one that ends in /completions."""

@@ -56,13 +56,15 @@ class Synthetic:
         return (ResponseId(Draw(_EPOCH, index), 0) for index in itertools.count())
 
     def _sample(self, response: ResponseId, num_tokens: int) -> Sample:
+        log_probs = np.full(num_tokens, self._log_prob)
         return Sample(
             draw=response.draw,
             index=response.index,
             prompt_tokens=self._some(1),
-            trajectory=Trajectory.sampled(0, self._some(num_tokens), np.full(num_tokens, self._log_prob)),
+            trajectory=Trajectory.sampled(0, self._some(num_tokens), log_probs),
             advantage=(-1.0) ** response.draw.index,
             reward=0.0,
+            teacher_log_probs=log_probs,  # Read if the teacher is behind an endpoint: trainers have no reference then.
         )
 
     def _some(self, num_tokens: int) -> TokenIds:

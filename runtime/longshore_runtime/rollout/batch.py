@@ -15,6 +15,7 @@ from longshore_runtime.backends.engine_protocol import Completion, EngineStats, 
 from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rewards.events import GroupScored
 from longshore_runtime.rewards.pool import RewardStats
+from longshore_runtime.trajectories.trajectory import LogProbs
 
 _COUNTERS: Final = attrgetter(
     "num_steps", "num_tokens", "num_preemptions", "num_prompt_tokens", "num_cached_tokens", "busy_s"
@@ -33,6 +34,8 @@ class ScoredResponse:
     timed_out: bool
     parts: Mapping[str, float] = field(default_factory=dict)
     """Unweighted reward of each function."""
+    teacher_log_probs: Sequence[LogProbs] = ()
+    """Log-probabilities of its tokens under a teacher behind an endpoint, by branch; empty: there is none."""
 
 
 @dataclass(frozen=True)

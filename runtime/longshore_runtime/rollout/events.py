@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.status import Assignment
+from longshore.policy.draws import Draw
 from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats
@@ -75,6 +76,15 @@ class GradientsDone:
 
 
 @dataclass(frozen=True)
+class TeacherAnswered:
+    """The teacher has answered about a group, or will not."""
+
+    sender: object
+    """Groups of a step, among which it is: a round that is sampled again has others."""
+    draw: Draw
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """The pod was asked to stop."""
 
@@ -89,6 +99,7 @@ Event = (
     | EpisodeNews
     | ElasticEvent
     | ReplicaLost
+    | TeacherAnswered
     | StopRequested
 )
 Events = queue.SimpleQueue[Event]

@@ -27,7 +27,7 @@ class JobInputs:
     """Downloaded repositories by the field that names them."""
     storage: JobStorage
     teacher: str | None = None
-    """Directory of the teacher, relative to the storage, if there is one."""
+    """Directory of the teacher that trainers hold, relative to the storage, if there is one."""
 
     def rows(self, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()) -> list[Row]:
         """Return all rows, with the fields that are read, by data set; raises UserError for the first mistake."""
@@ -49,7 +49,7 @@ def job_inputs(spec: RLJobSpec, storage: JobStorage, on_progress: OnProgress) ->
     downloads = Downloads(storage.root, storage.output_dir, spec.hub, on_progress)
     downloaded = {one.at: downloads.fetch(one) for one in wanted(model, spec.data_sets, teacher)}
     taught_by = None
-    if teacher is not None:
+    if teacher is not None and teacher.endpoint is None:
         taught_by = teacher.path or storage.relative(downloaded[TEACHER].directory)
     if model.hub is None:
         return JobInputs(model, None, spec.data, downloaded, storage, taught_by)

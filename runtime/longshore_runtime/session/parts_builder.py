@@ -67,6 +67,7 @@ from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.environments.pool import EnvironmentPool, environment_pool, hosts
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import reward_pods, worker_groups
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.places import Place, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.kinds.registry import kind_of
@@ -178,6 +179,7 @@ class PartsBuilder:
             if other is not None:
                 require_same_tokens(tokenizer, load_tokenizer(self._storage.resolve(other), field=field), field)
         prompts = with_row_fields(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
+        teacher = self._remote_teacher(prompts, tokenizer)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)
         if isinstance(algorithm.objective, Custom):
@@ -215,6 +217,7 @@ class PartsBuilder:
             clock=SystemClock(),
             records=self._records(prompts, engines, trainers),
             environments=environments,
+            teacher=teacher,
             auto=self._auto(policy),
             stop=self._stop,
             origins=self._origins,
@@ -479,6 +482,14 @@ class PartsBuilder:
         component = Component.TRAINER if spec.placement is Placement.DISAGGREGATED else Component.WORKER
         num_ranks = spec.trainer.ranks_per_replica
         return trainer_places(spec.training_pods, spec.trainer.data_parallel_size, num_ranks, component)
+
+    def _remote_teacher(self, prompts: PromptSets, tokenizer: Any) -> RemoteTeacher | None:
+        if (endpoint := self._spec.algorithm.teacher_endpoint) is None:
+            return None
+        teacher = RemoteTeacher.of(endpoint)
+        self._exit.callback(teacher.close)
+        teacher.require_same_tokens(prompts.train[0].prompt_tokens, lambda token: str(tokenizer.decode([token])))
+        return teacher
 
     def _rewards(self, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward

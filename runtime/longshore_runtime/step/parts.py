@@ -26,6 +26,7 @@ from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.repurposing import RepurposingOptions
 from longshore_runtime.environments.pool import EnvironmentPool
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
@@ -56,6 +57,8 @@ class Parts:
     records: StepSink = field(default_factory=NoRecords)
     environments: EnvironmentPool | None = None
     """Environments in which responses act; None: every response is one turn."""
+    teacher: RemoteTeacher | None = None
+    """Teacher behind an endpoint; None: trainers hold the teacher, or there is none."""
     auto: AutoFactors | None = None
     """Factors of strategy Auto; None: the job has another strategy."""
     stop: Stop = field(default_factory=Stop)

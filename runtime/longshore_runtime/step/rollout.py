@@ -14,9 +14,10 @@ from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
-from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
+from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost, TeacherAnswered
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRequests, RoundRunner, request_seed
 from longshore_runtime.step.parts import Parts
+from longshore_runtime.step.taught_groups import TaughtGroups
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepWork
@@ -101,8 +102,10 @@ class RunningStep:
         repurposing: Repurposing | None,
         recovery: Recovery,
         on_progress: Callable[[RoundProgress], None],
+        taught: TaughtGroups | None = None,
     ) -> None:
         self.work = work
+        self.taught = taught
         self.repurposing = repurposing
         self._recovery = recovery
         self._on_progress = on_progress
@@ -121,6 +124,9 @@ class RunningStep:
             case GradientsDone():
                 if isinstance(self.work, StreamedUpdate):  # Otherwise the event is of an earlier step.
                     self.work.gradients_done(event)
+            case TeacherAnswered():
+                if self.taught is not None:
+                    self.taught.answered(event)
             case _ if self.repurposing is not None:
                 self.repurposing.on_event(event)
 

@@ -21,6 +21,7 @@ from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import SharedGpus
 from longshore_runtime.step.rollout import RunningStep, run_round
 from longshore_runtime.step.step_work import step_work
+from longshore_runtime.step.taught_groups import TaughtGroups
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, unfinished_samples
@@ -103,7 +104,7 @@ class RoundTraining:
             kept=state.kept,
             repurposing=step.repurposing,
             pace=pace,
-            train_on=step.work.train_on,
+            train_on=(step.taught or step.work).train_on,
         )
         rolled_out_s = clock.now_s()
         algorithm = self._options.algorithm
@@ -136,11 +137,15 @@ class RoundTraining:
             handover=self._options.handover if parts.auto is None else parts.auto.handover,
             num_updates=parts.policy.next_num_updates(draining=draining),
         )
+        taught = None
+        if parts.teacher is not None:
+            taught = TaughtGroups(parts.teacher, parts.prompts.train, parts.events, work.train_on)
         return RunningStep(
             work,
             self._repurposing(number, work),
             self._recovery,
             lambda progress: parts.recorder.round_progress(state, progress),
+            taught,
         )
 
     def _repurposing(self, step: int, work: StepWork) -> Repurposing | None:
@@ -171,6 +176,8 @@ class RoundTraining:
 
         def work() -> StepTraining:
             self._parts.trainers.wake()
+            if step.taught is not None:
+                step.taught.finish(self._parts.stop.require_time_to_update)
             return step.work.finish()
 
         def report() -> None:  # Called from another thread while the trainers work.

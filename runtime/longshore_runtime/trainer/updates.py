@@ -412,6 +412,7 @@ def _branch_samples(
             num_stale_tokens=num_stale_tokens,
             branch=number,
             share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,
+            teacher_log_probs=scored.teacher_log_probs[number] if scored.teacher_log_probs else None,
         )
         for number, ((prompt_tokens, trajectory), num_stale_tokens, num_masked) in enumerate(
             zip(branches, stale, masked, strict=True)

@@ -13,17 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import psutil
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.judge_server import has_chat_template
 from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
-from longshore_runtime.judge.options import StreamedJudgeOptions
+from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.errors import UserError
+from longshore_runtime.judge.options import RemoteJudgeOptions, StreamedJudgeOptions
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem
+from longshore_runtime.trajectories.trajectory import token_ids
 from tests.addresses import network
 from tests.commands import command_of
 from tests.e2e.reward_inputs import write_judge
@@ -147,6 +154,31 @@ def test_a_pod_serves_the_judge_to_those_with_the_token_until_its_server_is_lost
     os.kill(server, signal.SIGKILL)
     assert pod.process.wait(30) == 1, "a crash: the pod is replaced"
     assert pod.reason == "the server of the judge ended with code -9"
+
+
+@pytest.mark.soak
+def test_a_server_of_vllm_is_a_teacher(tmp_path: Path, pods: Callable[[Path], Pod]) -> None:
+    build_tiny_model(tmp_path / "storage/judge", seed=7)
+    pod = pods(tmp_path)
+    pod.wait(pod.address_file.exists)
+    url = json.loads(pod.address_file.read_text())["url"].removesuffix("/completions")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "storage/judge")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "storage/judge")
+    conversations = [(token_ids(range(4, 4 + size)), token_ids(range(9, 9 + 3 * size))) for size in range(1, 20)]
+    teacher = RemoteTeacher(RemoteJudgeOptions(url, "judge", tmp_path / "tokens/critic"))
+    try:
+        teacher.require_same_tokens(token_ids(range(128)), lambda token: str(tokenizer.decode([token])))
+        for (prompt, following), found in zip(conversations, teacher.ask(conversations).result(), strict=True):
+            ids = torch.tensor([[*prompt, *following]])
+            with torch.no_grad():
+                every = torch.log_softmax(model(ids).logits[0, :-1], dim=-1).gather(-1, ids[0, 1:, None])[:, 0]
+            np.testing.assert_allclose(found, every[len(prompt) - 1 :], atol=1e-4)
+        with pytest.raises(UserError, match=r"^algorithm.objective.teacher.endpoint: .* answered 400 \(.*vocab"):
+            teacher.ask([(token_ids([5]), token_ids([5_000]))]).result()
+        with pytest.raises(UserError, match=r"^algorithm.objective.teacher.endpoint: .* answered 400 \(.*context"):
+            teacher.ask([(token_ids([5]), token_ids([5] * 5_000))]).result()
+    finally:
+        teacher.close()
 
 
 def assert_engine_is_a_fork_of_the_server(server: psutil.Process) -> None:

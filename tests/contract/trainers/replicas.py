@@ -23,10 +23,8 @@ from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 
-BUILT_IN = [
-    name for name, one in OBJECTIVES.items() if name != "Custom" and not (one.needs_reference or one.has_critic)
-]
-"""Objectives with a loss of their own; that of PPO is GRPO's."""
+BUILT_IN = [name for name, one in OBJECTIVES.items() if name not in ("Custom", "Distillation") and not one.has_critic]
+"""Objectives with a loss of their own that need no other model; that of PPO is GRPO's."""
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
     learning_rate_schedule=LearningRateSchedule.CONSTANT,

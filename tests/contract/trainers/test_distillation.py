@@ -1,15 +1,17 @@
 """On-policy distillation: gradients, and the tokens that a teacher must have."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from longshore.api.objectives.distillation import Distillation, Teacher
+from longshore.api.objectives.distillation import Distillation, Teacher, TeacherEndpoint
 from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
@@ -18,7 +20,10 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.backends.world import World
 from longshore_runtime.data.tokenizer import require_same_tokens
 from longshore_runtime.errors import UserError
+from longshore_runtime.judge.options import RemoteJudgeOptions
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.trajectories.trajectory import Trajectory
+from tests.contract.judge.teacher_server import TeacherServer
 from tests.contract.trainers.plans import (
     BATCHES,
     SOME_CLIPPED,
@@ -26,12 +31,14 @@ from tests.contract.trainers.plans import (
     apart,
     count_tokens,
     double_precision,
+    megatron_gradients,
     plan,
+    torch_gradients,
     train_megatron,
     train_torch,
 )
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import LORA, OPTIONS, make_samples
+from tests.contract.trainers.replicas import LORA, OPTIONS, make_samples, with_masks
 
 SAMPLES = make_samples()
 OBJECTIVE = Distillation(teacher=Teacher(path="teacher"), top_tokens=0)
@@ -141,6 +148,53 @@ def test_an_adapter_and_an_offloaded_teacher_change_no_loss(model: Path, teacher
     ]
     assert losses[0].loss == pytest.approx(losses[1].loss, rel=1e-5) == pytest.approx(losses[2].loss, rel=1e-6)
     assert losses[0].kl > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "gradients"), [(TorchTrainer, torch_gradients), (MegatronTrainer, megatron_gradients)]
+)
+def test_the_gradient_with_an_endpoint_is_that_with_a_teacher_that_trainers_hold(
+    kind: Any, gradients: Any, model: Path, tmp_path: Path
+) -> None:
+    """Some tokens of the samples were observed, or are stale; the server computes with the same weights."""
+    build_tiny_model(tmp_path / "teacher", seed=7, hidden_size=64, num_hidden_layers=1)
+    held = kind(model, ALONE, reference=tmp_path / "teacher")
+    samples = with_masks(SAMPLES)
+    held_sums = held.accumulate(samples)
+    wanted = gradients(held, 1.0)
+
+    endpoint = TeacherEndpoint(url="http://teacher/v1", model_name="large")
+    options = replace(ALONE, objective=Distillation(teacher=Teacher(endpoint=endpoint)))
+    assert not options.has_reference
+    trainer = kind(model, options)
+    taught = taught_samples(samples, tmp_path / "teacher")
+    sums = trainer.accumulate(taught)
+    assert (sums.loss, sums.kl) == (pytest.approx(held_sums.loss, rel=1e-5), pytest.approx(held_sums.kl, rel=1e-5))
+    found = gradients(trainer, 1.0)
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-5 * np.abs(gradient).max(), err_msg=name)
+    assert max(np.abs(one).max() for one in wanted.values()) > 0.01
+
+
+def taught_samples(samples: Sequence[Sample], directory: Path) -> list[Sample]:
+    """Return the samples with what a server that computes with the model in a directory says about them."""
+    model: Any = AutoModelForCausalLM.from_pretrained(directory)
+
+    @torch.no_grad()
+    def log_probs(tokens: list[int]) -> list[float]:
+        ids = torch.tensor([tokens])
+        every = torch.log_softmax(model(ids).logits[0, :-1].float(), dim=-1)
+        return [0.0, *every.gather(-1, ids[0, 1:, None])[:, 0].tolist()]
+
+    server = TeacherServer(log_probs)
+    teacher = RemoteTeacher(RemoteJudgeOptions(server.url, "large"))
+    try:
+        answers = teacher.ask([(one.prompt_tokens, one.trajectory.tokens) for one in samples]).result()
+    finally:
+        teacher.close()
+        server.close()
+    return [replace(one, teacher_log_probs=found) for one, found in zip(samples, answers, strict=True)]
 
 
 def test_a_teacher_with_other_tokens_is_refused() -> None:

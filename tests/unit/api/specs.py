@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from longshore.api.crd import rljob_crd
+from longshore.api.field_names import written_path
 from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
 from longshore_devcluster.apiserver.crd.cel import RuleSet
@@ -73,6 +74,14 @@ def judge(placement: str, **judge: Any) -> Json:
     return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
 
 
+TEACHER: Json = {"url": "http://teacher/v1", "modelName": "large"}
+
+
+def taught(teacher: Json) -> Json:
+    """Changes that distil a teacher."""
+    return {"algorithm.objective": {"name": "Distillation", "teacher": teacher}}
+
+
 def sources(*each: Json) -> Json:
     """Changes that train on several data sets."""
     named = [{"name": f"set-{number}", **one} for number, one in enumerate(each)]
@@ -100,7 +109,7 @@ def from_python(changes: Json) -> list[tuple[str, str]]:
     try:
         RLJobSpec.model_validate(spec(changes))
     except ValidationError as error:
-        return [(_path(one["loc"]), one["msg"]) for one in error.errors()]
+        return [(_path(written_path(RLJobSpec, one["loc"])), one["msg"]) for one in error.errors()]
     return []
 
 
@@ -259,6 +268,12 @@ BROKEN: list[tuple[Json, str]] = [
         {"algorithm.objective": {"name": "Distillation", "teacher": {"path": "a"}}, "algorithm.klCoefficient": 0.1},
         "algorithm.klCoefficient",
     ),
+    (taught({"path": "a", "endpoint": TEACHER}), "algorithm.objective.teacher"),
+    (
+        {"algorithm.objective": {"name": "Distillation", "topTokens": 8, "teacher": {"endpoint": TEACHER}}},
+        "algorithm.objective.topTokens",
+    ),
+    (taught({"endpoint": TEACHER}) | {"algorithm.temperature": 0.7}, "algorithm.temperature"),
     (strategy("TailBatching", handover="Streamed") | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
     (strategy("GroupPipeline", handover="Streamed"), "rollout.handover"),
     (WHITENED | strategy("Synchronous", handover="Streamed"), "rollout.handover"),

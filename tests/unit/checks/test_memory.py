@@ -101,6 +101,18 @@ def test_the_most_likely_tokens_of_a_teacher_cost_memory(model: ModelSize) -> No
     assert num_top_tokens(some, replace(model, vocab_size=50)) == 50
 
 
+@pytest.mark.parametrize("trainer", [{}, {"lora": {"rank": 16}}])
+def test_a_teacher_costs_a_second_copy_unless_it_is_behind_an_endpoint(
+    model: ModelSize, trainer: dict[str, Any]
+) -> None:
+    plain = trainer_need(spec(trainer=trainer), model).total_bytes
+    endpoint = {"url": "http://teacher/v1", "modelName": "large"}
+    for teacher, copy_bytes in (({"path": "teacher"}, NUM_PARAMETERS / 2), ({"endpoint": endpoint}, 0)):
+        objective = {"name": "Distillation", "teacher": teacher}
+        need = trainer_need(spec(trainer=trainer, algorithm={"objective": objective}), model)
+        assert need.total_bytes - plain == copy_bytes
+
+
 def test_a_critic_is_a_second_model_with_its_own_optimizer(model: ModelSize) -> None:
     critic = {"objective": {"name": "PPO"}}
     plain, doubled = (trainer_need(spec(algorithm=one, trainer={"fsdpSize": 1}), model) for one in ({}, critic))

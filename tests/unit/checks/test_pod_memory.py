@@ -19,6 +19,8 @@ from longshore.checks.pod_memory import (
     with_fitting_trainer,
 )
 
+LARGE = {"promptsPerStep": 512, "responsesPerPrompt": 16, "maxResponseTokens": 32_768}
+REMOTE_TEACHER = {"name": "Distillation", "teacher": {"endpoint": {"url": "http://teacher/v1", "modelName": "large"}}}
 SMOLLM2 = ModelSize(134_515_008, 30, 576, 1536, 49152, 3, 64, is_tied=True)
 GEMMA3 = ModelSize(268_098_176, 18, 640, 2048, 262144, 1, 256, is_tied=True, num_heads=4)
 GIB = float(1 << 30)
@@ -146,10 +148,11 @@ def test_more_memory_never_has_more_computed_again_nor_gives_smaller_micro_batch
     [
         ({}, "2Gi"),
         ({"promptsPerStep": 64, "responsesPerPrompt": 8, "maxResponseTokens": 16_384}, "3Gi"),
-        ({"promptsPerStep": 512, "responsesPerPrompt": 16, "maxResponseTokens": 32_768}, "16Gi"),
+        (LARGE, "16Gi"),
+        (LARGE | {"objective": REMOTE_TEACHER}, "20Gi"),
     ],
 )
-def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, int], memory: str) -> None:
+def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, Any], memory: str) -> None:
     context = algorithm.get("maxResponseTokens", 64) + 1024
     assert coordinator_memory(spec(context=context, algorithm=algorithm)) == memory
 

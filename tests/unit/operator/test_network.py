@@ -9,7 +9,7 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore_operator.config import OperatorConfig
 from longshore_operator.network import network_policies
-from tests.unit.operator.model import make_job
+from tests.unit.operator.model import SPEC, make_job
 
 Json = dict[str, Any]
 
@@ -267,6 +267,13 @@ def test_the_coordinator_alone_reaches_the_hub_and_only_if_the_job_downloads(hub
     }
     without = network_policies(make_job(hub=hub), CONFIG)
     assert to_anywhere(without, Component.COORDINATOR) == set()
+
+
+def test_the_coordinator_alone_reaches_the_endpoint_of_a_teacher() -> None:
+    teacher = {"endpoint": {"url": "http://teacher:8000/v1", "modelName": "large"}}
+    algorithm = SPEC["algorithm"] | {"objective": {"name": "Distillation", "teacher": teacher}}
+    made = network_policies(make_job(algorithm=algorithm, environments=[WORLD]), CONFIG)
+    assert {part for part in PARTS if 8000 in to_anywhere(made, part)} == {Component.COORDINATOR}
 
 
 def test_the_coordinator_alone_reaches_the_trackers_that_the_job_names() -> None:

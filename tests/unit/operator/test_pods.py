@@ -452,6 +452,16 @@ def test_the_token_of_the_hub_reaches_the_coordinator_alone_and_only_if_it_downl
     assert not any(("hf", "read") in secrets(pod) for pod in all_pods(hub=hub))
 
 
+def test_the_token_of_a_teacher_reaches_the_coordinator_alone() -> None:
+    endpoint = {"url": "https://teacher/v1", "modelName": "large", "tokenSecret": {"name": "teacher", "key": "read"}}
+    algorithm = SPEC["algorithm"] | {"objective": {"name": "Distillation", "teacher": {"endpoint": endpoint}}}
+    coordinator, *others = all_pods(algorithm=algorithm)
+    assert ("teacher", "read") in secrets(coordinator)
+    path = environment(coordinator)[contract.ENV_TEACHER_TOKEN]
+    assert path == f"{mount_paths(coordinator)['teacher-token']}/{contract.TEACHER_TOKEN_KEY}"
+    assert not any(("teacher", "read") in secrets(other) for other in others)
+
+
 def test_the_page_of_a_job_listens_for_others_only_where_policies_say_who_they_are() -> None:
     peers = ({"namespaceSelector": {}},)
     job = make_job()

@@ -34,6 +34,7 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, UserError
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import LoopOptions, Parts
@@ -304,6 +305,7 @@ def run(
     clock: TickingClock | None = None,
     stop: Stop | None = None,
     origins: Mapping[str, Origin] = MappingProxyType({}),
+    teacher: RemoteTeacher | None = None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -338,6 +340,7 @@ def run(
             auto=auto(policy),
             stop=stop or Stop(),
             origins=origins,
+            teacher=teacher,
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.model import Evaluation
+from longshore.api.objectives.distillation import Distillation, Teacher, TeacherEndpoint
 from longshore.api.objectives.tppo import Tppo
-from longshore.api.rollout import OnFinish, Strategy
+from longshore.api.rollout import Handover, OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore.api.training import CheckpointSettings
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
@@ -26,9 +28,12 @@ from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
+from longshore_runtime.judge.options import RemoteJudgeOptions
+from longshore_runtime.judge.teacher import RemoteTeacher
 from longshore_runtime.process.durable import sync_tree
 from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
+from tests.contract.judge.teacher_server import TeacherServer
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
 from tests.unit.runtime.scripted_loop import (
@@ -308,6 +313,31 @@ def test_whenever_the_trainers_are_lost_nothing_is_sampled_again(call: int) -> N
 def test_nor_when_they_are_lost_again_while_they_come_back(losses: set[int], every: int, regroups: bool) -> None:
     outcome = run(losses, every=every, regroups=regroups)
     assert (outcome.sampled, outcome.model) == (UNDISTURBED.sampled, UNDISTURBED.model)
+
+
+@pytest.mark.parametrize("handover", [Handover.AFTER_ROUND, Handover.PIPELINED])
+def test_a_teacher_is_asked_once_about_a_response_although_trainers_are_lost(handover: Handover) -> None:
+    class Taught(Trainers):
+        def _train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
+            for one in samples:
+                assert one.teacher_log_probs is not None
+                tokens = [*one.prompt_tokens.tolist(), *one.trajectory.tokens.tolist()]
+                assert one.teacher_log_probs.tolist() == [-token for token in tokens][len(one.prompt_tokens) :]
+                responses.add((one.draw, one.index))
+            return super()._train(samples, max_mismatch)
+
+    responses = set[tuple[Draw, int]]()
+    server = TeacherServer(lambda tokens: [-token for token in tokens])
+    teacher = RemoteTeacher(RemoteJudgeOptions(server.url, "large"))
+    endpoint = TeacherEndpoint(url=server.url, model_name="large")
+    algorithm = ALGORITHM.model_copy(update={"objective": Distillation(teacher=Teacher(endpoint=endpoint))})
+    try:
+        outcome = run([9], teacher=teacher, algorithm=algorithm, kinds=(Taught, Engines), handover=handover)
+    finally:
+        teacher.close()
+        server.close()
+    assert not outcome.error
+    assert len(server.received) == len(responses) == 4 * 2 * len(outcome.ledger)
 
 
 def asked_for(num_workers: int, epoch: int = 1) -> Known:

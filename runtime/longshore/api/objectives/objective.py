@@ -121,7 +121,7 @@ class Objective(ApiModel):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether token losses read `LossTokens.reference_log_probs`."""
+        """Whether token losses read `LossTokens.reference_log_probs` of a model that trainers hold."""
         return False
 
     @property

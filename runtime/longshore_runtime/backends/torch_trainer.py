@@ -312,7 +312,9 @@ class TorchTrainer:
         place = self._reference_place.computing(self._leave_device, self._return_to_device)
         with place, adapter_off, torch.no_grad():
             each = self._meter.each(parts, len(samples))
-            return [MicroBatch(part, model.response_tokens(part, temperature).log_probs) for part in each]
+            return [
+                MicroBatch(part, model.response_tokens(part, temperature, is_reference=True).log_probs) for part in each
+            ]
 
     def _passes(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Return the indices of the samples of each pass that this rank makes."""
@@ -351,7 +353,8 @@ class TorchTrainer:
         return type(self._model.module).__name__
 
     def _load_model(self, directory: Path) -> CausalLM:
-        return self._replica.load(directory, self._options.lora)
+        options = self._options
+        return self._replica.load(directory, options.lora, replays_experts=options.router_replay)
 
     def _frozen(self, directory: Path) -> CausalLM:
         reference = self._replica.load(directory)

@@ -201,6 +201,8 @@ class TrainerOptions:
     """Type in which layers compute; None: bfloat16 on GPUs, and float32 on the CPU."""
     lora: Lora | None = None
     """Adapter to train; None: all weights are trained."""
+    router_replay: bool = False
+    """Whether tokens pass through the experts that engines chose."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False

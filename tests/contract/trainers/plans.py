@@ -329,7 +329,7 @@ class _SingleIsDouble(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.float:
             return args[0].double()
-        if func is torch.Tensor.to:
+        if func in (torch.Tensor.to, torch.Tensor.type):
             args = tuple(torch.float64 if value is torch.float32 else value for value in args)
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64

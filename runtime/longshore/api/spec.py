@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
+from longshore.api import names
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import ApiModel
 from longshore.api.environment import Environment, environment_pods
@@ -177,6 +178,12 @@ _RULES: Final = (
         f"!{_WITH_CRITIC} || !has(self.trainer.lora)",
         f"lora does not apply to {' and '.join(WITH_CRITIC)}, whose critic has no adapter: remove it, or choose "
         "another objective",
+    ),
+    Rule(
+        "trainer.routerReplay",
+        "!self.trainer.routerReplay || self.rollout.engine.backend == 'Fake' || self.workers.gpusPerPod > 0 && "
+        f"!self.workers.gpuResourceName.startsWith('{names.GROUP}/')",
+        "routerReplay needs engines on GPUs, because vLLM on CPUs does not return experts: remove it, or ask for GPUs",
     ),
     belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(

@@ -54,6 +54,11 @@ _RULES: Final = (
         "lora needs backend Torch: choose it, or remove lora",
     ),
     Rule(
+        "routerReplay",
+        "!self.routerReplay || self.backend == 'Torch'",
+        "routerReplay needs backend Torch: choose it, or remove routerReplay",
+    ),
+    Rule(
         "offloadReference",
         "!has(self.lora) || !self.offloadReference",
         "offloadReference does not apply to lora, where the reference is the model itself without its adapter: remove "
@@ -111,6 +116,10 @@ class TrainerSettings(ApiModel, rules=_RULES):
     matrices at the start, and engines and trainers use bfloat16 if it is faster."""
     lora: Lora | None = None
     """Adapter to train, with backend Torch, in place of all weights. Unset: all weights are trained."""
+    router_replay: bool = False
+    """Whether tokens of a mixture of experts pass through the experts that the engine chose for them, with backend
+    Torch and engines on GPUs. A token then takes a byte more per layer and chosen expert, 384 bytes with 48 layers and
+    8 experts, from the engine to the trainer."""
     offload_gradients: bool = False
     """Whether gradients wait in host memory for the end of the round."""
     offload_reference: bool = False

@@ -20,7 +20,7 @@ _REFUSED: Final = (
         "model model_weights hf_config_path tokenizer dtype max_model_len max_num_seqs tensor_parallel_size seed "
         "enforce_eager logprobs_mode disable_log_stats enable_sleep_mode kv_cache_memory_bytes quantization "
         "gpu_memory_utilization worker_extension_cls enable_lora max_loras max_cpu_loras max_lora_rank "
-        "lora_target_modules",
+        "lora_target_modules enable_return_routed_experts aux_output_config",
         "{name} follows from other fields",
     )
     | _refused(

@@ -19,6 +19,7 @@ _VARYING: Final = {"dynamic": "max_position_embeddings"} | dict.fromkeys(
 )
 """Kinds of RoPE whose frequencies change beyond a length: transformers looks at the longest sequence of a batch, and
 vLLM at the longest context that an engine may have."""
+_NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _DIVIDED: Final = (
     "num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
 )  # fmt: skip
@@ -43,6 +44,18 @@ def limit_mistakes(
         *_split_mistakes(config, engine),
         *_quantization_mistakes(config, field),
     ]
+
+
+def replay_mistakes(config: Mapping[str, Any], *, replays_experts: bool) -> Iterator[str]:
+    """Yield a sentence if the experts of a model without any are to be replayed."""
+    if config and replays_experts and not num_experts(config):
+        yield "trainer.routerReplay: the model has no experts (config.json names no number of them); remove it"
+
+
+def num_experts(config: Mapping[str, Any]) -> int:
+    """Return the number of experts of a layer of a mixture; 0: there are none."""
+    text = language_part(config)
+    return next((text[name] for name in _NUM_EXPERTS if _is_count(text.get(name))), 0)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

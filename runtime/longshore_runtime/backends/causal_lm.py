@@ -24,6 +24,7 @@ from longshore_runtime.backends.lora import Adapter, Stored
 from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens, most_likely_tokens, token_log_probs
 from longshore_runtime.backends.micro_batches import pack, pack_rows
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
+from longshore_runtime.backends.router_replay import RouterReplay
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.trajectories.trajectory import Mask
 
@@ -54,10 +55,18 @@ class CausalLM(torch.nn.Module):
     rounding = 1e-3
     """Relative difference of hidden states that two kernels may show."""
 
-    def __init__(self, directory: Path, device: torch.device, lora: Lora | None = None) -> None:
+    def __init__(
+        self, directory: Path, device: torch.device, lora: Lora | None = None, *, replays_experts: bool = False
+    ) -> None:
         """Load a checkpoint, to train all of it or an adapter; raises OSError or ValueError for an unusable one.
 
         A model is unusable, for example, if its logits are more than a linear head over hidden states.
+
+        Args:
+            directory: directory with the checkpoint.
+            device: device that computes.
+            lora: adapter to train; None: all weights are trained.
+            replays_experts: whether tokens pass through the experts that engines chose.
         """
         super().__init__()
         self.device = device
@@ -71,6 +80,7 @@ class CausalLM(torch.nn.Module):
         _turn_dropout_off(self.module)
         self._move_to_device(files)
         self._require_plain_head()
+        self._replay = self._replayed_routers() if replays_experts else None
         self._packs = self._can_pack()
 
     @property
@@ -98,10 +108,16 @@ class CausalLM(torch.nn.Module):
         *,
         differentiates_entropies: bool = False,
         reference: ReferenceTokens = NO_REFERENCE,
+        is_reference: bool = False,
     ) -> FlatResponseTokens:
         """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
 
-        `reference`: what a teacher said of them.
+        Args:
+            samples: the samples.
+            temperature: sampling temperature.
+            differentiates_entropies: whether entropies have a gradient.
+            reference: what a teacher said of them.
+            is_reference: whether this is another model than that of the engines, whose routers choose experts.
         """
 
         def compute(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,6 +130,7 @@ class CausalLM(torch.nn.Module):
                 differentiates_entropies=differentiates_entropies,
             )
 
+        self._choose_experts(samples, is_reference=is_reference)
         log_probs, entropies = self._at_response_tokens(samples, compute)
         own, top = reference.split(log_probs)
         return FlatResponseTokens(own, entropies, top)
@@ -123,12 +140,24 @@ class CausalLM(torch.nn.Module):
     ) -> ReferenceTokens:
         """Compute what this frozen model says of the samples' response tokens to a model with `vocab_size` tokens."""
         if not num_top_tokens:
-            return ReferenceTokens(self.response_tokens(samples, temperature).log_probs)
+            return ReferenceTokens(self.response_tokens(samples, temperature, is_reference=True).log_probs)
 
         def compute(hidden: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
             return most_likely_tokens(hidden, self._head, temperature, self._chunk_tokens, num_top_tokens, vocab_size)
 
+        self._choose_experts(samples, is_reference=True)
         return ReferenceTokens.on_host(*self._at_response_tokens(samples, compute))
+
+    def _choose_experts(self, samples: Sequence[Sample], *, is_reference: bool) -> None:
+        """Have the next pass take the experts that engines chose for the samples, if they told."""
+        if self._replay is not None and not is_reference:
+            self._replay.begin(samples, self._join, self.device)
+        elif self._replay is not None:
+            self._replay.end()
+
+    @property
+    def _join(self) -> Callable[[Sequence[npt.NDArray[Any]]], Tensor]:
+        return _behind_another if self._packs else _as_rows
 
     def _at_response_tokens(self, samples: Sequence[Sample], compute: Callable[[Tensor, Tensor], T]) -> T:
         """Compute something of the hidden states before each response token of the samples, and of that token.
@@ -140,8 +169,7 @@ class CausalLM(torch.nn.Module):
         if not samples:
             tokens, predicts = [np.zeros(1, np.int32)], [np.zeros(1, np.bool_)]
         lengths = [len(one) for one in tokens]
-        join = _behind_another if self._packs else _as_rows
-        row, mask = join(tokens).long().to(self.device), join(predicts).to(self.device)
+        row, mask = self._join(tokens).long().to(self.device), self._join(predicts).to(self.device)
         return self._run(lambda: self._at(row, mask, lengths, compute))
 
     def forward(self, compute: Callable[[], T]) -> T:
@@ -208,6 +236,16 @@ class CausalLM(torch.nn.Module):
         return self._run(lambda: self._hidden(row, lengths))[0]
 
     @torch.no_grad()
+    def _replayed_routers(self) -> RouterReplay:
+        """Return what puts the engines' experts in the place of the model's; raises ValueError if nothing can."""
+        try:
+            replay = RouterReplay(self.module)
+            replay.verify(lambda tokens: self._run(lambda: self._hidden(tokens)), self.device)
+        except ValueError as error:
+            raise ValueError(f"{error}; remove trainer.routerReplay") from error
+        return replay
+
+    @torch.no_grad()
     def _require_plain_head(self) -> None:
         """Raise ValueError unless the head alone, which training uses, gives the logits of the model's own forward."""
         tokens = torch.arange(4, device=self.device).unsqueeze(0)
@@ -227,12 +265,12 @@ def _predicts(sample: Sample) -> Mask:
 
 
 def _behind_another(sequences: Sequence[npt.NDArray[Any]]) -> Tensor:
-    """Return one row, [1, tokens of all sequences]."""
+    """Return one row, [1, tokens of all sequences, ...]."""
     return torch.from_numpy(np.concatenate(sequences)).unsqueeze(0)
 
 
 def _as_rows(sequences: Sequence[npt.NDArray[Any]]) -> Tensor:
-    """Return padded rows, [sequences, longest length]."""
+    """Return padded rows, [sequences, longest length, ...]."""
     return pad_sequence([torch.from_numpy(one) for one in sequences], batch_first=True)
 
 

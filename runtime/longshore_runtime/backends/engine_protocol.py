@@ -11,7 +11,14 @@ import numpy as np
 
 from longshore.rounds.messages import ResponseLength
 from longshore_runtime.trajectories.episode import Episode
-from longshore_runtime.trajectories.trajectory import EMPTY, ComparedByValue, TokenIds, Trajectory, token_ids
+from longshore_runtime.trajectories.trajectory import (
+    EMPTY,
+    ComparedByValue,
+    GrowingExperts,
+    TokenIds,
+    Trajectory,
+    token_ids,
+)
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
@@ -108,6 +115,8 @@ class GrowingResponse:
     policy_version: int
     tokens: "array[int]" = field(default_factory=lambda: array("i"))
     log_probs: "array[float]" = field(default_factory=lambda: array("f"))
+    experts: GrowingExperts = field(default_factory=GrowingExperts)
+    """Experts of the tokens from `num_routed` to the last but one; empty if the engine does not tell them."""
 
     def __post_init__(self) -> None:
         if self.remaining_tokens < 1:
@@ -122,6 +131,12 @@ class GrowingResponse:
         return len(self.request.partial)
 
     @property
+    def num_routed(self) -> int:
+        """Number of the first tokens of prompt and partial response whose experts are known and kept."""
+        experts = self.request.partial.experts
+        return 0 if experts is None else len(self.request.prompt_tokens) - 1 + len(experts)
+
+    @property
     def remaining_tokens(self) -> int:
         """Number of tokens that may still be sampled."""
         return self.request.max_tokens - self.num_kept - len(self.tokens)
@@ -134,9 +149,12 @@ class GrowingResponse:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The response so far; partial tokens keep the policy versions that sampled them."""
+        """The response so far; partial tokens keep the policy versions that sampled them, and their experts."""
         tokens, log_probs = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.log_probs, np.float32)
-        return self.request.partial + Trajectory.sampled(self.policy_version, tokens, log_probs)
+        trajectory = self.request.partial + Trajectory.sampled(self.policy_version, tokens, log_probs)
+        if (rows := self.experts.rows) is None:
+            return trajectory
+        return trajectory.with_experts(rows, len(self.request.prompt_tokens))
 
 
 @dataclass(frozen=True)

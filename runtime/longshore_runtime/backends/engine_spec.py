@@ -36,6 +36,8 @@ class EngineSpec:
     """Tokens that end a response besides those of the model."""
     lora: Lora | None = None
     """Adapter whose weights are published; None: those of the whole model are."""
+    returns_experts: bool = False
+    """Whether responses come with the experts that each of their tokens passed through."""
     tokenizer: str | None = None
     """Directory, relative to the storage, of the tokenizer that decodes finished responses; None: they have no text."""
 

@@ -10,7 +10,7 @@ import structlog
 from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
+from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions, expert_sizes
 from longshore_runtime.backends.vllm_environment import has_compiler, vllm_environment
 from longshore_runtime.process.large_imports import without_collections
 
@@ -57,6 +57,8 @@ def _prepared(spec: EngineSpec, model: Path) -> EngineSpec:
 def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:
     try:
         values = {"max_num_seqs": spec.options.max_num_seqs, **spec.options.extra_args}
+        if spec.returns_experts:
+            values |= expert_sizes(model)
         options = FakeEngineOptions.for_model(model, **values)
     except ValueError as error:
         raise EngineStartError(str(error)) from error

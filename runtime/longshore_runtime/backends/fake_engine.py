@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from longshore.checks.model_files import config_of
+from longshore.checks.model_limits import language_part, num_experts
 from longshore_runtime.backends.engine_protocol import (
     Completion,
     EngineStats,
@@ -49,6 +53,10 @@ class FakeEngineOptions:
     """Real time that falling asleep takes: for tests of engines that hold on to their memory."""
     max_tp_size: int = 16
     """Largest tensor-parallel size that starts: for tests of sizes that the model does not split into."""
+    num_layers: int = 0
+    """Number of layers of a mixture of experts; 0: responses come without experts."""
+    num_experts: int = 0
+    experts_per_token: int = 0
     ignores_weights: bool = False
     """Whether tokens are independent of the weights: for tests of trainers, whose weights differ by rounding."""
 
@@ -65,6 +73,19 @@ class FakeEngineOptions:
         eos = values.get("eos_token_id", NO_TOKEN)
         vocabulary = {"vocab_size": values["vocab_size"], "eos_id": eos[0] if isinstance(eos, list) else eos}
         return cls(**{**vocabulary, **options})
+
+
+def expert_sizes(model: Path) -> dict[str, int]:
+    """Return the options of an engine that returns experts of a Hugging Face checkpoint; none if it has no experts."""
+    config = config_of(model)
+    if not num_experts(config):
+        return {}
+    text = language_part(config)
+    return {
+        "num_layers": text["num_hidden_layers"],
+        "num_experts": num_experts(config),
+        "experts_per_token": text["num_experts_per_tok"],
+    }
 
 
 class FakeEngine:
@@ -244,6 +265,7 @@ class _FakeResponse(GrowingResponse):
         self._key = hashlib.blake2b(identity.encode(), digest_size=16).digest()
         self._length = self._hashed_length()
         self._position = self.num_kept
+        self._num_read = self.num_routed
         self.ended = False
 
     @property
@@ -255,6 +277,7 @@ class _FakeResponse(GrowingResponse):
     def grow(self) -> FinishReason | None:
         """Append the token of the next position; return why the response ended, if it did."""
         token, log_prob = self._hashed_token(self._position)
+        self._read_tokens()
         self.tokens.append(token)
         self.log_probs.append(log_prob)
         self._position += 1
@@ -265,6 +288,17 @@ class _FakeResponse(GrowingResponse):
             reason = FinishReason.LENGTH
         self.ended = reason is not None
         return reason
+
+    def _read_tokens(self) -> None:
+        """Choose experts for the tokens that a model would read now: by version, place and layer."""
+        num_layers, num_experts = self._options.num_layers, self._options.num_experts
+        if num_layers:
+            end = len(self.request.prompt_tokens) + self._position
+            places = np.arange(self._num_read, end)[:, None, None] + self.policy_version
+            shape = (end - self._num_read, num_layers, self._options.experts_per_token)
+            numbers = places + np.arange(num_layers)[:, None] + np.arange(shape[-1])
+            self.experts.extend((numbers % num_experts).astype(np.uint8))
+            self._num_read = end
 
     def _hashed_length(self) -> int:
         if self.request.ignores_end:

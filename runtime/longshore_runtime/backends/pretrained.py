@@ -12,10 +12,9 @@ from transformers.modeling_utils import LoadStateDictConfig
 
 from longshore.checks.model_files import weights_of
 from longshore_runtime.backends.devices import META
+from longshore_runtime.backends.experts import EAGER, group_experts
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 
-_EXPERTS: Final = "eager"
-"""Implementation of experts: one after the other, which every device and type can compute."""
 _ROWS: Final = 1024
 """Number of rows of two tensors that are compared at a time."""
 
@@ -30,9 +29,10 @@ def load_pretrained(directory: Path, dtype: torch.dtype) -> Any:
         dtype=dtype,
         local_files_only=True,
         output_loading_info=True,
-        experts_implementation=_EXPERTS,
+        experts_implementation=EAGER,
     )
     _require_all(report["missing_keys"])
+    group_experts(model)
     return model
 
 
@@ -44,7 +44,7 @@ def empty_pretrained(directory: Path, dtype: torch.dtype, device: torch.device) 
     """
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     with META:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, experts_implementation=_EXPERTS)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, experts_implementation=EAGER)
         stored = {name: torch.empty(tensor.shape) for name, tensor in weights_of(directory).items()}
     for copy in _copies_of_tied(model, TensorFiles(directory)):
         del stored[copy]
@@ -56,6 +56,7 @@ def empty_pretrained(directory: Path, dtype: torch.dtype, device: torch.device) 
     report, _ = model._load_pretrained_model(model, stored, None, settings)
     _require_all(model._finalize_model_loading(model, settings, report).missing_keys)
     _compute_buffers(model, device)
+    group_experts(model)
     return model
 
 

@@ -33,12 +33,13 @@ class Replica:
         """Whether this rank is the first of its replica, which reports for all."""
         return True
 
-    def load(self, directory: Path, lora: Lora | None = None) -> CausalLM:
+    def load(self, directory: Path, lora: Lora | None = None, *, replays_experts: bool = False) -> CausalLM:
         """Load this rank's part of a model from a Hugging Face directory; raises OSError or ValueError.
 
-        With `lora`, an adapter of it is trained, which has no values yet.
+        With `lora`, an adapter of it is trained, which has no values yet. With `replays_experts`, tokens pass through
+        the experts that engines chose.
         """
-        return CausalLM(directory, self._device, lora)
+        return CausalLM(directory, self._device, lora, replays_experts=replays_experts)
 
     def load_value_model(self, directory: Path) -> ValueModel:
         """Load this rank's part of a value model that begins as a Hugging Face directory of a language model."""

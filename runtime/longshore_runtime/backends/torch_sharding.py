@@ -71,9 +71,9 @@ class ShardedReplica(Replica):
         """Whether this rank is the first of its replica, which reports for all."""
         return self._rank == 0
 
-    def load(self, directory: Path, lora: Lora | None = None) -> CausalLM:
+    def load(self, directory: Path, lora: Lora | None = None, *, replays_experts: bool = False) -> CausalLM:
         """Read this rank's shards of a model; all ranks of the replica must call this together."""
-        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype, lora)
+        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype, lora, replays_experts=replays_experts)
 
     def load_value_model(self, directory: Path) -> ValueModel:
         """Read this rank's shards of a value model; all ranks of the replica must call this together."""
@@ -153,7 +153,14 @@ class ShardedCausalLM(CausalLM):
     """A model that is sharded layer by layer; everything outside of layers is one unit."""
 
     def __init__(
-        self, directory: Path, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, lora: Lora | None = None
+        self,
+        directory: Path,
+        mesh: DeviceMesh,
+        device: torch.device,
+        dtype: torch.dtype,
+        lora: Lora | None = None,
+        *,
+        replays_experts: bool = False,
     ) -> None:
         """See `CausalLM`. Every rank of the mesh reads its shards, and computes what is needed to verify the model."""
         self._mesh = mesh
@@ -163,7 +170,7 @@ class ShardedCausalLM(CausalLM):
         if dtype is not torch.float32:
             self._policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
             self.rounding = _ROUNDING
-        super().__init__(directory, device, lora)
+        super().__init__(directory, device, lora, replays_experts=replays_experts)
 
     def _open(self, directory: Path) -> Any:
         return empty_pretrained(directory, self._held_dtype, self.device)

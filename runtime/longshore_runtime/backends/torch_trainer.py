@@ -350,7 +350,8 @@ class TorchTrainer:
         return type(self._model.module).__name__
 
     def _load_model(self, directory: Path) -> CausalLM:
-        return self._replica.load(directory, self._options.lora)
+        options = self._options
+        return self._replica.load(directory, options.lora, replays_experts=options.router_replay)
 
     def _frozen(self, directory: Path) -> CausalLM:
         reference = self._replica.load(directory)

@@ -206,6 +206,8 @@ class TrainerOptions:
     """Adapter to train; None: all weights are trained."""
     learning_rate_field: str = "algorithm.learningRate"
     """Field of the spec to blame for losses and gradients that are no finite numbers."""
+    router_replay: bool = False
+    """Whether tokens pass through the experts that engines chose."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False

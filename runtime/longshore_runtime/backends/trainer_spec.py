@@ -70,6 +70,7 @@ class TrainerSpec:
             recompute_needs=recompute_needs or {},
             dtype=trainer.dtype,
             lora=trainer.lora,
+            router_replay=trainer.router_replay,
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
             offload_moments=is_colocated and algorithm.makes_one_update,

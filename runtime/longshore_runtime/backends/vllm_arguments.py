@@ -47,6 +47,8 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
     if options.kv_cache is not None:
         # The field is for the whole engine, vLLM's argument for each of its GPUs.
         arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size
+    if spec.returns_experts:
+        arguments["enable_return_routed_experts"] = True
     if spec.lora is not None:
         arguments |= lora_arguments(spec.lora, model)
     arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(model, spec)

@@ -47,6 +47,7 @@ class VllmEngine:
         self._counters = _Counters()
         self._stop_tokens = spec.stop_tokens
         self._lora = spec.lora
+        self._returns_experts = spec.returns_experts
         self._num_updates = 0
         """Number of updates that have begun, by which vLLM tells one adapter from the next."""
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
@@ -217,13 +218,20 @@ class VllmEngine:
         response.tokens.extend(sampled.token_ids)
         response.log_probs.extend(sampled.log_probs)
         assert len(response.tokens) == len(response.log_probs), "every token comes with its log-probability"
+        if sampled.experts is not None:
+            response.experts.extend(sampled.experts)
         self._num_tokens += len(sampled.token_ids)
         if sampled.finish_reason is None:
             return None
         return self._end(sampled.request_id, FinishReason(str(sampled.finish_reason)))
 
     def _end(self, request_id: str, reason: FinishReason) -> Completion:
-        return Completion(request_id, self._responses.pop(request_id).trajectory, reason, self._num_steps)
+        response = self._responses.pop(request_id)
+        trajectory = response.trajectory
+        if self._returns_experts and response.tokens:
+            assert trajectory.experts is not None, "vLLM returns experts"
+            assert len(trajectory.experts) == len(trajectory), "every token comes with the experts before it"
+        return Completion(request_id, trajectory, reason, self._num_steps)
 
     def _finish_update(self) -> list[str]:
         """End the current update; return the names of layers that kept old weights."""
@@ -282,6 +290,8 @@ def _sampling(response: GrowingResponse, stop_tokens: Sequence[int]) -> Sampling
         ignore_eos=request.ignores_end,
         stop_token_ids=[] if request.ignores_end else list(stop_tokens),
         logprobs=0,
+        # Experts of earlier tokens are kept, with those of the weights that sampled them.
+        routed_experts_prompt_start=response.num_routed,
         detokenize=False,
     )
 

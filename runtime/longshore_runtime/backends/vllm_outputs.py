@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from longshore_runtime.trajectories.trajectory import Experts
+
 
 class SampledTokens(NamedTuple):
     """Tokens of one request from one step."""
@@ -15,6 +17,8 @@ class SampledTokens(NamedTuple):
     token_ids: list[int]
     log_probs: list[float]
     finish_reason: FinishReason | None
+    experts: Experts | None
+    """Experts of the tokens that are new to the caller, up to the one before the last sampled."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class OutputReader:
             if output.events and iteration_stats is not None:
                 iteration_stats.num_preempted_reqs += _num_preemptions(output)
             log_probs = [] if output.new_logprobs is None else output.new_logprobs.logprobs[:, 0].tolist()
-            sampled.append(SampledTokens(request_id, output.new_token_ids, log_probs, output.finish_reason))
+            sampled.append(
+                SampledTokens(request_id, output.new_token_ids, log_probs, output.finish_reason, output.routed_experts)
+            )
             if output.finish_reason is not None:
                 self._forget(output.request_id)
         return _Processed(sampled)

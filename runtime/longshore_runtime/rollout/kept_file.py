@@ -13,9 +13,10 @@ import pyarrow as pa
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
-from longshore_runtime.trajectories.trajectory import Run, Trajectory
+from longshore_runtime.trajectories.trajectory import Experts, Run, Trajectory
 
 _RUN: Final = pa.struct([("policy_version", pa.int64()), ("num_tokens", pa.int64())])
+_EXPERTS: Final = pa.struct([("rows", pa.large_binary()), ("dtype", pa.string()), ("shape", pa.list_(pa.int64()))])
 _SCHEMA: Final = pa.schema(
     [
         ("epoch", pa.int64()),
@@ -27,6 +28,8 @@ _SCHEMA: Final = pa.schema(
         ("runs", pa.list_(_RUN)),
         ("tokens", pa.large_list(pa.int32())),
         ("log_probs", pa.large_list(pa.float32())),
+        ("experts", _EXPERTS),
+        ("prompt_experts", _EXPERTS),
     ]
 )
 _CHECKSUM_BYTES: Final = 4
@@ -46,6 +49,8 @@ def write_kept(path: Path, kept: Mapping[ResponseId, Completion]) -> None:
         [[run._asdict() for run in trajectory.runs] for trajectory in trajectories],
         _lists(offsets, [trajectory.tokens for trajectory in trajectories], np.int32),
         _lists(offsets, [trajectory.log_probs for trajectory in trajectories], np.float32),
+        [_packed(trajectory.experts) for trajectory in trajectories],
+        [_packed(trajectory.prompt_experts) for trajectory in trajectories],
     ]
     arrays = [
         column if isinstance(column, pa.Array) else pa.array(column, field.type)
@@ -72,7 +77,7 @@ def read_kept(path: Path) -> dict[ResponseId, Completion]:
         raise ValueError("its checksum is another")
     table = pa.ipc.open_file(pa.py_buffer(file)).read_all()
     assert table.schema == _SCHEMA, "a file with the right checksum was written here"
-    small = table.select(["epoch", "prompt_index", "response_index", "finish_reason", "engine_step", "text", "runs"])
+    small = table.drop_columns(["tokens", "log_probs"])
     tokens, log_probs = _arrays(table["tokens"]), _arrays(table["log_probs"])
     kept: dict[ResponseId, Completion] = {}
     for row, its_tokens, its_log_probs in zip(small.to_pylist(), tokens, log_probs, strict=True):
@@ -80,7 +85,7 @@ def read_kept(path: Path) -> dict[ResponseId, Completion]:
         runs = tuple(Run(**run) for run in row["runs"])
         kept[response] = Completion(
             str(response),
-            Trajectory(its_tokens, its_log_probs, runs),
+            Trajectory(its_tokens, its_log_probs, runs, _unpacked(row["experts"]), _unpacked(row["prompt_experts"])),
             FinishReason(row["finish_reason"]),
             row["engine_step"],
             row["text"],
@@ -90,6 +95,18 @@ def read_kept(path: Path) -> dict[ResponseId, Completion]:
 
 def _checksum(content: Any) -> bytes:
     return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "big")
+
+
+def _packed(experts: Experts | None) -> dict[str, Any] | None:
+    if experts is None:
+        return None
+    return {"rows": experts.tobytes(), "dtype": experts.dtype.name, "shape": experts.shape}
+
+
+def _unpacked(packed: dict[str, Any] | None) -> Experts | None:
+    if packed is None:
+        return None
+    return np.frombuffer(packed["rows"], packed["dtype"]).reshape(packed["shape"])
 
 
 def _lists(offsets: npt.NDArray[np.int64], arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> pa.LargeListArray:

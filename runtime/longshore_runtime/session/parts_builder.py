@@ -433,6 +433,7 @@ class PartsBuilder:
             accelerator=self._spec.workers.has_accelerator,
             stop_tokens=stop_tokens,
             lora=self._spec.trainer.lora,
+            returns_experts=self._spec.trainer.router_replay,
             tokenizer=self.model,
         )
         output, notify = self._storage.output, self._recorder.notice

@@ -3,7 +3,7 @@
 Arrays are read-only, so that everything may share them: a trajectory is never copied to add something to a part of it.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -15,6 +15,8 @@ TokenIds = npt.NDArray[np.int32]
 LogProbs = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 TokenAdvantages = npt.NDArray[np.float32]
+Experts = npt.NDArray[np.unsignedinteger[Any]]
+"""Numbers of the experts that tokens pass through, [num_tokens, num_layers, experts per token]; 0 in dense layers."""
 
 
 class Run(NamedTuple):
@@ -49,12 +51,22 @@ class Trajectory(ComparedByValue):
     """Log-probabilities, [num_tokens], of the real sampling distribution (temperature applied); 0 if observed."""
     runs: tuple[Run, ...]
     """Origin of the tokens, in their order."""
+    experts: Experts | None = None
+    """Experts that the engine chose for the token before each token, which the token was sampled behind. There are
+    fewer rows than tokens where the last tokens were observed, because no engine has read them yet. None: the engine
+    does not tell, or the model has no experts."""
+    prompt_experts: Experts | None = None
+    """Experts of all tokens of the prompt but the last, which has the first row of `experts`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", token_ids(self.tokens))
         object.__setattr__(self, "log_probs", log_probs(self.log_probs))
         num_tokens = sum(run.num_tokens for run in self.runs)
         assert len(self.tokens) == len(self.log_probs) == num_tokens, "every token has a log-probability and an origin"
+        for name in ("experts", "prompt_experts"):
+            if (experts := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _read_only(experts, experts.dtype.type))
+        assert self.experts is None or len(self.experts) <= num_tokens, "experts belong to tokens"
 
     @classmethod
     def sampled(cls, policy_version: int, tokens: npt.ArrayLike, log_probs: npt.ArrayLike) -> "Trajectory":
@@ -72,24 +84,42 @@ class Trajectory(ComparedByValue):
         return len(self.tokens)
 
     def __add__(self, other: "Trajectory") -> "Trajectory":
-        """Return this trajectory continued by another."""
+        """Return this trajectory continued by another, whose experts are not known yet."""
         if not len(self):
             return other
-        return Trajectory(
-            np.concatenate((self.tokens, other.tokens)),
-            np.concatenate((self.log_probs, other.log_probs)),
-            (*self.runs, *other.runs),
+        assert other.experts is None, "an engine tells the experts of all tokens that it reads"
+        return replace(
+            self,
+            tokens=np.concatenate((self.tokens, other.tokens)),
+            log_probs=np.concatenate((self.log_probs, other.log_probs)),
+            runs=(*self.runs, *other.runs),
         )
+
+    def with_experts(self, rows: Experts, num_prompt_tokens: int) -> "Trajectory":
+        """Return the same tokens with the experts of those of prompt and trajectory that have none yet, in order."""
+        if self.experts is not None:
+            return replace(self, experts=np.concatenate((self.experts, rows)))
+        num_before = num_prompt_tokens - 1
+        return replace(self, prompt_experts=rows[:num_before], experts=rows[num_before:])
 
     def first(self, num_tokens: int) -> "Trajectory":
         """Return its beginning, of this many tokens."""
+        if not num_tokens:
+            return EMPTY
         runs, left = list[Run](), num_tokens
         for version, length in self.runs:
             if left <= 0:
                 break
             runs.append(Run(version, min(length, left)))
             left -= length
-        return Trajectory(self.tokens[:num_tokens], self.log_probs[:num_tokens], tuple(runs))
+        experts = None if self.experts is None else self.experts[:num_tokens]
+        return replace(
+            self,
+            tokens=self.tokens[:num_tokens],
+            log_probs=self.log_probs[:num_tokens],
+            runs=tuple(runs),
+            experts=experts,
+        )
 
     @property
     def mask(self) -> Mask:
@@ -129,7 +159,8 @@ class Trajectory(ComparedByValue):
 
     def copied(self) -> "Trajectory":
         """Return a trajectory with memory of its own, for arrays that lie in Ray's store of objects."""
-        return Trajectory(self.tokens.copy(), self.log_probs.copy(), self.runs)
+        experts, prompt_experts = (None if one is None else one.copy() for one in (self.experts, self.prompt_experts))
+        return Trajectory(self.tokens.copy(), self.log_probs.copy(), self.runs, experts, prompt_experts)
 
 
 def token_ids(values: npt.ArrayLike) -> TokenIds:
@@ -163,6 +194,28 @@ def _read_only(values: npt.ArrayLike, dtype: type[T]) -> npt.NDArray[T]:
         array = array.view()  # Whoever gave a writable array keeps it.
         array.flags.writeable = False
     return array
+
+
+class GrowingExperts:
+    """Experts of tokens that an engine reads step by step, in one block of memory."""
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+        self._like: Experts | None = None
+        """An array of the type and shape of the rows."""
+
+    def extend(self, rows: Experts) -> None:
+        """Add the rows of further tokens; they are copied, because engines have those of all requests in one array."""
+        if self._like is None:
+            self._like = np.empty((0, *rows.shape[1:]), rows.dtype)
+        self._rows += rows.tobytes()
+
+    @property
+    def rows(self) -> Experts | None:
+        """All rows so far; None: there were none."""
+        if self._like is None:
+            return None
+        return np.frombuffer(self._rows, self._like.dtype).reshape(-1, *self._like.shape[1:])
 
 
 EMPTY = Trajectory.sampled(0, (), ())

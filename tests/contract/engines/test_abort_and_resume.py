@@ -1,7 +1,16 @@
 """Aborted responses keep what they have, and later requests continue from there."""
 
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore_runtime.backends.engine_protocol import FinishReason
-from tests.contract.engines.harness import MAX_NUM_SEQS, Harness, request, requests
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.engines import create_engine
+from tests.contract.engines.harness import MAX_NUM_SEQS, PROMPT, Harness, request, requests
+from tests.contract.trainers.tiny_models import MIXTURES, build
 
 
 def test_an_aborted_response_keeps_its_tokens_and_log_probabilities(harness: Harness) -> None:
@@ -64,3 +73,21 @@ def test_an_aborted_resumed_response_keeps_both_parts(harness: Harness) -> None:
     second = harness.abort_after(request(max_tokens=30, partial=first.trajectory), num_tokens=3)
     assert second.trajectory.tokens.tolist()[:4] == first.trajectory.tokens.tolist()
     assert second.num_tokens == 7
+
+
+def test_experts_of_tokens_are_those_of_the_weights_that_sampled_them(tmp_path: Path) -> None:
+    """The engine without a model chooses them by version, place and layer."""
+    model = build(tmp_path, MIXTURES[0], eos_token_id=2)
+    options = EngineSettings(backend=EngineBackend.FAKE, extra_args={"median_tokens": 60.0})
+    engine = create_engine(EngineSpec(options, 256, returns_experts=True), model)
+    harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
+    harness.publish(0)
+    begun = harness.abort_after(request(), 5)
+    harness.publish(1)
+    (resumed,) = harness.finish([request(partial=begun.trajectory)])
+    found = resumed.trajectory
+    assert found.experts is not None and found.prompt_experts is not None
+    versions = np.where(np.arange(len(found)) < 5, 0, 1)
+    places = len(PROMPT) - 1 + np.arange(len(found)) + versions
+    assert (found.experts[:, 0, 0] == places % 3).all() and len(found.experts) == len(found)
+    assert (found.prompt_experts[:, 1, 1] == (np.arange(len(PROMPT) - 1) + 2) % 3).all()

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from longshore.api.rollout import EngineDtype, EngineSettings
 from longshore.checks.engine_arguments import installed_arguments
@@ -24,6 +24,7 @@ from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
+from longshore_runtime.backends.experts import expert_modules
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.weight_sender import Named, WeightSender
@@ -42,7 +43,7 @@ from tests.contract.engines.harness import (
 )
 from tests.contract.engines.overlapping import steps_that_overlap
 from tests.contract.engines.reference import reference_log_probs
-from tests.contract.trainers.tiny_models import Family, build
+from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 from tests.own_process import in_own_process
 
 BF16_LOG_PROB = 0.05
@@ -485,9 +486,38 @@ def dtypes_of_weights(worker: Any) -> list[str]:
     return sorted({str(one.dtype).removeprefix("torch.") for one in worker.model_runner.get_model().parameters()})
 
 
-def harness_on_a_gpu(model: Path, sleep_level: int, kv_cache: str = "256Mi", **other: Any) -> Harness:
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@in_own_process
+def test_experts_that_vllm_returns_on_a_gpu_are_those_that_the_model_chooses(tmp_path: Path) -> None:
+    """Those of tokens that an older version sampled stay when a newer one goes on."""
+    model = build(tmp_path, MIXTURES[0], head_dim=64, num_experts=8)
+    harness = harness_on_a_gpu(model, sleep_level=0, returns_experts=True)
+    harness.publish(0)
+    begun = harness.abort_after(request(), 5)
+    harness.publish(1)
+    (resumed,) = harness.finish([request(partial=begun.trajectory)])
+    found = resumed.trajectory
+    assert found.experts is not None and found.prompt_experts is not None and begun.trajectory.experts is not None
+    assert len(found.experts) == len(found) and len(found.prompt_experts) == len(PROMPT) - 1
+    assert (found.experts[:5] == begun.trajectory.experts[:5]).all()
+    plain: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    chosen: list[np.ndarray[Any, Any]] = []
+    for _, module in expert_modules(plain):
+        module.register_forward_pre_hook(lambda _, inputs: chosen.append(inputs[1].numpy()))
+    with torch.no_grad():
+        plain(torch.tensor([[*PROMPT, *found.tokens.tolist()]]))
+    expected = np.sort(np.stack(chosen, axis=1)[:-1], axis=-1)
+    returned = np.sort(np.concatenate((found.prompt_experts, found.experts)), axis=-1)
+    assert (returned == expected).mean() > 0.9, "rounding changes few choices"
+
+
+def harness_on_a_gpu(
+    model: Path, sleep_level: int, kv_cache: str = "256Mi", returns_experts: bool = False, **other: Any
+) -> Harness:
     """An engine that can sleep; a process can have one, and a GPU several: none measures what the others leave."""
     more = {"kv_cache": kv_cache, "gpu_memory_utilization": 0.1, **other}
     options = EngineSettings(enforce_eager=True, sleep_level=sleep_level, **more)
-    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
+    spec = EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True, returns_experts=returns_experts)
+    engine = create_engine(spec, model)
     return Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)

@@ -103,7 +103,10 @@ def _cut(hand: list[Sample], rng: random.Random) -> Iterator[tuple[Sample, ...]]
 
 def plain(model: Path, options: TrainerOptions = SOME_CLIPPED) -> Trained:
     """Transformers in double precision: the whole batch in one loss, one backward, torch's own clipping and AdamW."""
-    policy, initial = (AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).double() for _ in range(2))
+    policy, initial = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, experts_implementation="eager").double()
+        for _ in range(2)
+    )
     with double_precision():
         optimizer = torch.optim.AdamW(
             policy.parameters(),
@@ -200,7 +203,8 @@ def double_models(enabled: bool = True) -> Iterator[None]:
 
     CausalLM._require_plain_head = verify_doubles  # type: ignore[method-assign]
     try:
-        yield
+        with _DoublesAreGrouped():
+            yield
     finally:
         CausalLM._require_plain_head = verify  # type: ignore[method-assign]
 
@@ -314,7 +318,7 @@ def double_precision(enabled: bool = True) -> Iterator[None]:
         return
     torch.set_default_dtype(torch.float64)
     try:
-        with _SingleIsDouble():
+        with _SingleIsDouble(), _DoublesAreGrouped():
             yield
     finally:
         torch.set_default_dtype(torch.float32)
@@ -325,8 +329,17 @@ class _SingleIsDouble(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.float:
             return args[0].double()
-        if func is torch.Tensor.to:
+        if func in (torch.Tensor.to, torch.Tensor.type):
             args = tuple(torch.float64 if value is torch.float32 else value for value in args)
         if kwargs.get("dtype") is torch.float32:
             kwargs["dtype"] = torch.float64
         return func(*args, **kwargs)
+
+
+class _DoublesAreGrouped(TorchFunctionMode):
+    """Torch has no grouped product of doubles: transformers' own takes its place."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch._grouped_mm and args[0].dtype is torch.float64:
+            return torch.ops.transformers.grouped_mm_fallback(*args, offs=(kwargs or {})["offs"])
+        return func(*args, **(kwargs or {}))

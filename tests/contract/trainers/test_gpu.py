@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from longshore.api.training import TrainerDtype
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from longshore_runtime.backends.weight_sender import WeightSender, read
+from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.weights.shared import BucketPart, BufferHandle
-from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
+from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, apart, count_tokens, plain
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, with_masks, without_kl
+from tests.contract.trainers.test_mixtures import gradients
 from tests.contract.trainers.test_verification import DENOMINATOR, SAMPLES, dropped
-from tests.contract.trainers.tiny_models import Family, build
+from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,6 +39,15 @@ OFFLOADED = replace(without_kl(), offload_gradients=True)
 def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     """Trainers of a tiny model."""
     return Kind(request.param, build(tmp_path, Family("qwen3", tied=False)))
+
+
+@pytest.mark.parametrize("dtype", [TrainerDtype.FLOAT32, TrainerDtype.BFLOAT16])
+def test_experts_computed_at_once_have_the_gradients_of_one_after_the_other(
+    dtype: TrainerDtype, tmp_path: Path
+) -> None:
+    model, options = build(tmp_path, MIXTURES[0]), replace(without_kl(), dtype=dtype)
+    found, expected = (gradients(World(), model, options, one) for one in ("grouped_mm", "eager"))
+    assert apart(found, expected) < BF16
 
 
 @pytest.fixture(scope="module")

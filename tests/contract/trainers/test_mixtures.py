@@ -1,5 +1,6 @@
 """Mixtures of experts: engines and checkpoints get the tensors of the model's files, whatever transformers fuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from longshore.api.training import Recompute, TrainerDtype
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_trainer import TorchTrainer
+from longshore_runtime.backends.trainer_protocol import TrainerOptions
 from longshore_runtime.backends.world import World
 from longshore_runtime.weights.slices import Weights
+from tests.contract.trainers.plans import Named, apart, plain, plan, train_torch
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import OPTIONS, make_samples
+from tests.contract.trainers.replicas import LORA, OPTIONS, make_samples, own_part
 from tests.contract.trainers.test_torch_sharding import HALVES, assert_same_step
 from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 
@@ -59,6 +64,53 @@ def test_log_probabilities_are_those_of_transformers(model: Path) -> None:
             logits = plain(tokens).logits[0, :-1] / OPTIONS.temperature
         expected = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[len(sample.prompt_tokens) - 1 :, 0]
         torch.testing.assert_close(torch.tensor(trained[index]), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+def test_gradients_are_those_of_transformers_with_one_expert_after_the_other(model: Path, double: bool) -> None:
+    expected = plain(model)
+    trained = train_torch(World(), model, plan(1, seed=1), double)
+    assert apart(trained.gradients, expected.gradients) < (1e-10 if double else 2e-5)
+    assert trained.norms == pytest.approx(expected.norms, rel=1e-10 if double else 1e-4)
+
+
+def gradients(world: World, model: Path, options: TrainerOptions, implementation: str) -> Named:
+    """What a replica of all ranks accumulates with experts computed in one way."""
+    trainer = TorchTrainer(model, options, world, ParallelSizes(fsdp=world.size))
+    assert trainer._model.module.get_experts_implementation()[""] == "grouped_mm"
+    trainer._model.module.set_experts_implementation(implementation)
+    trainer.accumulate(own_part(SAMPLES, world, ParallelSizes(fsdp=world.size)))
+    trainer._accumulation.collect()
+    whole = [
+        trainer._replica.whole(gradient) for gradient in (p.grad for p in trainer._parameters) if gradient is not None
+    ]
+    return {str(number): gradient.float().cpu().numpy() for number, gradient in enumerate(whole)}
+
+
+@pytest.mark.parametrize(
+    ("options", "num_ranks", "tolerance"),
+    [
+        (OPTIONS, 2, 2e-5),
+        (replace(OPTIONS, dtype=TrainerDtype.BFLOAT16), 1, 0.03),
+        (replace(OPTIONS, lora=LORA), 1, 2e-5),
+        (replace(OPTIONS, recompute=Recompute.SELECTIVE), 1, 2e-5),
+    ],
+    ids=["shards", "bfloat16", "adapter", "recomputed"],
+)
+def test_experts_computed_at_once_have_the_gradients_of_one_after_the_other(
+    options: TrainerOptions, num_ranks: int, tolerance: float, tmp_path: Path
+) -> None:
+    model = build(tmp_path, MIXTURES[0])
+    ranks = kept_ranks(num_ranks)
+    (found, *_), (expected, *_) = (ranks.run(gradients, model, options, one) for one in ("grouped_mm", "eager"))
+    assert apart(found, expected) < tolerance
+
+
+def test_experts_whose_sizes_have_no_kernel_are_computed_one_after_the_other(tmp_path: Path) -> None:
+    model = build(tmp_path, MIXTURES[0], moe_intermediate_size=20)
+    trainer = TorchTrainer(model, OPTIONS)
+    assert trainer._model.module.get_experts_implementation()[""] == "eager"
+    assert trainer.accumulate(SAMPLES).num_loss_tokens > 0
 
 
 def test_ranks_that_share_the_experts_make_the_same_step(model: Path) -> None:

@@ -92,6 +92,7 @@ def test_each_sequence_of_a_micro_batch_is_computed_as_if_alone(config: Any, pac
     (together,) = model.micro_batches(lengths, sum(lengths)) if packs else [range(len(SAMPLES))]
     plain = load_pretrained(tmp_path, torch.float32).double().eval()
     plain.set_attn_implementation("eager")
+    plain.set_experts_implementation("eager")
     samples = [SAMPLES[index] for index in together]
     with double_precision():
         found = model.double().response_tokens(samples, 1.0).log_probs

@@ -214,6 +214,12 @@ BROKEN: list[tuple[Json, str]] = [
     ({"workers.gpusPerPod": 0, "trainer.backend": "Fake", "trainer.fsdpSize": 2}, "trainer.fsdpSize"),
     ({"trainer.backend": "Fake", "trainer.lora": {}}, "trainer.lora"),
     ({"trainer.lora": {"rank": 8}, "trainer.offloadReference": True}, "trainer.offloadReference"),
+    ({"trainer.routerReplay": True, "trainer.backend": "Megatron"}, "trainer.routerReplay"),
+    ({"trainer.routerReplay": True, "workers.gpusPerPod": 0}, "trainer.routerReplay"),
+    (
+        {"trainer.routerReplay": True, "workers.gpuResourceName": "longshore.dev/gpu"},
+        "trainer.routerReplay",
+    ),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),
     ({"algorithm.objective.name": "PPO", "trainer.lora": {}}, "trainer.lora"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 3}, "trainer.fsdpSize"),

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import EngineSettings
-from longshore.checks.model_limits import context_tokens, limit_mistakes, position_mistakes, possible_tp_sizes
+from longshore.checks.model_limits import (
+    context_tokens,
+    limit_mistakes,
+    position_mistakes,
+    possible_tp_sizes,
+    replay_mistakes,
+)
 
 QWEN = {
     "model_type": "qwen2", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2,
@@ -128,3 +134,12 @@ def test_engines_can_have_sizes_that_fill_the_pods_and_split_the_model(
     pods: tuple[int, int], config: dict[str, Any], configured: int, sizes: tuple[int, ...]
 ) -> None:
     assert possible_tp_sizes(config, *pods, configured) == sizes
+
+
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [({"num_experts": 8}, False), ({"text_config": {"n_routed_experts": 8}}, False), ({"hidden_size": 8}, True)],
+)
+def test_only_experts_that_a_model_has_are_replayed(config: dict[str, Any], is_refused: bool) -> None:
+    assert bool(list(replay_mistakes(config, replays_experts=True))) == is_refused
+    assert not list(replay_mistakes(config, replays_experts=False))

@@ -31,7 +31,15 @@ KEPT = {
         Trajectory.sampled(3, [7, 8], [-0.5, -0.25]) + Trajectory.sampled(4, [9], [-1.0]),
         FinishReason.ABORT,
         12,
-    )
+    ),
+    ResponseId(Draw(1, 5), 3): Completion(
+        "1-5-3",
+        Trajectory.sampled(4, [9, 3], [-1.0, -2.0]).with_experts(
+            np.arange(24, dtype=np.uint16).reshape(4, 2, 3), num_prompt_tokens=3
+        ),
+        FinishReason.ABORT,
+        12,
+    ),
 }
 
 

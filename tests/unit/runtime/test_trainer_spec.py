@@ -39,7 +39,11 @@ NUM_UPDATES = 54
 
 def test_every_option_is_that_of_the_job() -> None:
     trainer = TrainerSettings(
-        max_tokens_per_micro_batch=13, recompute=Recompute.FULL, offload_gradients=True, offload_reference=True
+        max_tokens_per_micro_batch=13,
+        recompute=Recompute.FULL,
+        router_replay=True,
+        offload_gradients=True,
+        offload_reference=True,
     )
     needs = {Recompute.FULL: 3.0}
     spec = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True, recompute_needs=needs)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore_runtime.backends.engine_protocol import GrowingResponse, Request
 from longshore_runtime.trajectories.trajectory import EMPTY, Run, Trajectory
 
 RUNS = st.lists(st.builds(Run, st.none() | st.integers(0, 3), st.integers(1, 4)), max_size=6).map(tuple)
@@ -94,3 +95,35 @@ def test_arrays_are_pickled_out_of_band(runs: tuple[Run, ...]) -> None:
     content = pickle.dumps(trajectory, protocol=5, buffer_callback=buffers.append)
     assert sum(len(buffer.raw()) for buffer in buffers) == 8 * len(trajectory)
     assert pickle.loads(content, buffers=buffers) == trajectory
+
+
+def rows(first: int, num_tokens: int) -> np.ndarray:
+    """Experts of tokens, by which they can be told apart."""
+    return np.arange(first, first + num_tokens, dtype=np.uint8).reshape(-1, 1, 1) + np.zeros((1, 2, 3), np.uint8)
+
+
+def test_experts_of_turns_go_on_where_the_engine_had_read_up_to() -> None:
+    """A prompt of three tokens, a turn of two, two that are observed, and a turn of one."""
+    turn = Trajectory.sampled(0, [1, 2], [-1.0, -1.0]).with_experts(rows(0, 4), num_prompt_tokens=3)
+    assert turn.experts is not None and turn.prompt_experts is not None
+    assert (turn.prompt_experts[:, 0, 0].tolist(), turn.experts[:, 0, 0].tolist()) == ([0, 1], [2, 3])
+    waiting = turn + Trajectory.observed([3, 4])
+    request = Request("r", np.arange(3, dtype=np.int32), 9, 1.0, 0, waiting)
+    response = GrowingResponse(request, policy_version=1)
+    assert response.num_routed == 4
+    response.tokens.append(5)
+    response.log_probs.append(-1.0)
+    response.experts.extend(rows(4, 3))
+    found = response.trajectory
+    assert found.experts is not None and len(found.experts) == len(found) == 5
+    assert found.experts[:, 0, 0].tolist() == [2, 3, 4, 5, 6]
+    assert found.first(3).experts[:, 0, 0].tolist() == [2, 3, 4]  # type: ignore[index]
+    assert found.copied() == found
+    assert found.first(0) == EMPTY, "another turn begins with the experts of the prompt"
+
+
+def test_a_response_whose_engine_tells_no_experts_has_none() -> None:
+    response = GrowingResponse(Request("r", np.arange(3, dtype=np.int32), 9, 1.0, 0), policy_version=0)
+    response.tokens.append(5)
+    response.log_probs.append(-1.0)
+    assert response.num_routed == 0 and response.trajectory.experts is None

@@ -87,7 +87,7 @@ TABLES: Final[Mapping[str, Table]] = {
                 "rollout": _PARTIAL,
             },
         },
-        40,
+        20,
     ),
 }
 STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")

@@ -21,7 +21,7 @@ def test_a_job_with_lora_learns_and_survives_the_loss_of_pods(cluster: Cluster, 
     manifest["metadata"]["name"] = "lora"
     spec = manifest["spec"]
     spec["trainer"]["lora"] = {"rank": RANK, "alpha": RANK}
-    spec["model"]["warmStartSteps"] = 200
+    spec["algorithm"]["warmStart"]["steps"] = 200
     spec["algorithm"] |= {"steps": STEPS, "promptsPerStep": 8, "maxResponseTokens": 128, "learningRate": 1e-3}
     spec["data"]["heldOutPrompts"] = 32
     spec["checkpoint"] = {"everySteps": 4}

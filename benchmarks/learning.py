@@ -1,10 +1,13 @@
-"""Compare what rollout strategies learn, and how fast, on the quickstart's task, paired by seed.
+"""Compare what variants of a job learn, and how fast, on the quickstart's task, paired by seed.
+
+There are two tables: `learning` compares rollout strategies, `objectives` (--table) compares objectives and LoRA.
 
 Every run starts from the same warm-started model of its seed, on real engines and trainers and without a cluster. The
-held-out reward, of all prompts and of the quartile with the longest answers, is compared with that of `Synchronous` by
-step, and by second up to the moment at which the quicker of the two has ended; evaluations take no seconds. Long
-answers are the right ones for long prompts, so a strategy that prefers short responses shows. Every run makes the same
-number of steps: draws that wait after the last one are left. One seed gives figures without intervals.
+held-out reward, of all prompts and of the quartile with the longest answers, is compared with that of the baseline, the
+first variant of the table, by step, and by second up to the moment at which the quicker of the two has ended;
+evaluations take no seconds. Long answers are the right ones for long prompts, so a variant that prefers short responses
+shows. Every run makes the same number of steps: draws that wait after the last one are left. One seed gives figures
+without intervals.
 
 The results are written after every seed, so a run that is stopped keeps those that are done. With --keep, the stored
 runs of other variants and seeds stay, and those of this call take the places of their predecessors. Learning by step
@@ -26,7 +29,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
-from benchmarks.paired import BASELINE, Interval, compared, step_ratios
+from benchmarks.paired import Interval, compared, step_ratios
 from benchmarks.report import RESULTS, machine, report
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -36,27 +39,57 @@ from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
-BATCH: Final = {"promptsPerStep": 48, "responsesPerPrompt": 4}
-"""Batch of a step, larger than in the quickstart, whose steps are to be quick."""
-VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
-    BASELINE: {"strategy": "Synchronous"},
-    "TailBatching": {"strategy": "TailBatching"},
-    "TailBatching, both factors 1.25": {"strategy": "TailBatching", "tailBatching": {"responseFactor": 1.25}},
-    "TailBatching, one update": {"strategy": "TailBatching"},
-    "ReorderRollout": {"strategy": "ReorderRollout"},
-    "GroupPipeline": {"strategy": "GroupPipeline"},
-    "TailBatching, streamed": {
-        "strategy": "TailBatching",
-        "handover": "Streamed",
-        "repurposing": {"trigger": "Never"},
-    },
-    "Auto": {"strategy": "Auto"},
-    "PartialRollout": {"strategy": "PartialRollout", "onPolicy": "Relaxed"},
+Sections = Mapping[str, Mapping[str, Any]]
+"""Fields of sections of a job's spec."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Variants of a job that are compared with the first one."""
+
+    common: Sections
+    """Fields that all variants share."""
+    variants: Mapping[str, Sections]
+    """Fields that each variant changes."""
+    steps: int
+    """Number of steps, unless the call gives another one."""
+
+
+_PARTIAL: Final = {"strategy": "PartialRollout", "onPolicy": "Relaxed"}
+_SINGLE: Final = {"promptsPerStep": 96, "responsesPerPrompt": 1}
+"""As many responses as 24 prompts have with four each: a critic needs no siblings."""
+TABLES: Final[Mapping[str, Table]] = {
+    "learning": Table(
+        {"algorithm": {"promptsPerStep": 48}},  # In the quickstart, steps are to be quick.
+        {
+            "Synchronous": {"rollout": {"strategy": "Synchronous"}},
+            "TailBatching": {},
+            "TailBatching, both factors 1.25": {"rollout": {"tailBatching": {"responseFactor": 1.25}}},
+            "TailBatching, one update": {"algorithm": {"longRoundUpdates": "One"}},
+            "ReorderRollout": {"rollout": {"strategy": "ReorderRollout"}},
+            "GroupPipeline": {"rollout": {"strategy": "GroupPipeline"}},
+            "TailBatching, streamed": {"rollout": {"handover": "Streamed", "repurposing": {"trigger": "Never"}}},
+            "Auto": {"rollout": {"strategy": "Auto"}},
+            "PartialRollout": {"rollout": _PARTIAL},
+        },
+        60,
+    ),
+    "objectives": Table(
+        {"workers": {"replicas": 1}},
+        {
+            "GRPO": {},
+            "GRPO, LoRA": {"trainer": {"lora": {}}, "algorithm": {"learningRate": 5e-3}},  # Ten times that of GRPO.
+            "CISPO": {"algorithm": {"objective": {"name": "CISPO"}}},
+            "GSPO": {"algorithm": {"objective": {"name": "GSPO"}}},
+            "PPO": {"algorithm": _SINGLE | {"objective": {"name": "PPO", "valueLearningRate": 1e-3}}},
+            "TPPO": {
+                "algorithm": _SINGLE | {"objective": {"name": "TPPO", "valueLearningRate": 1e-3}},
+                "rollout": _PARTIAL,
+            },
+        },
+        20,
+    ),
 }
-ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
-    "TailBatching, one update": {"longRoundUpdates": "One"},
-}
-"""Algorithm settings of variants that change more than the rollout."""
 STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")
 """Variants of which none may learn less per step than the baseline, beyond the interval."""
 
@@ -94,10 +127,10 @@ class Evaluations:
         """Do nothing: no report waits."""
 
 
-def train(settings: Settings, variant: str, seed: int, steps: int) -> Run:
+def train(settings: Settings, table: str, variant: str, seed: int, steps: int) -> Run:
     """Make one whole run."""
     evaluations = Evaluations()
-    spec = _spec(variant, seed, steps)
+    spec = _spec(table, variant, seed, steps)
     with Session(
         settings, spec, CollectorRegistry(), evaluations, RuntimeStatus(), queue.SimpleQueue(), NoOperator()
     ) as session:
@@ -121,28 +154,34 @@ def main() -> int:
     prompts or of the longest quarter.
     """
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", default="learning", choices=list(TABLES))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--variants", nargs="+", help="the baseline is added; default: all of the table")
+    parser.add_argument("--steps", type=int, help="default: that of the table")
     parser.add_argument("--keep", action="store_true", help="keep stored runs of other variants and seeds")
     given = parser.parse_args()
-    variants = [BASELINE, *(one for one in given.variants if one != BASELINE)]
-    kept = stored_runs(RESULTS / "learning.json", given.steps) if given.keep else []
+    table = TABLES[given.table]
+    steps = given.steps or table.steps
+    if unknown := set(given.variants or ()) - set(table.variants):
+        parser.error(f"--variants: {', '.join(sorted(unknown))} is no variant of table {given.table}")
+    baseline, *others = table.variants
+    variants = [baseline, *(one for one in others if given.variants is None or one in given.variants)]
+    kept = stored_runs(RESULTS / f"{given.table}.json", steps) if given.keep else []
     runs: list[Run] = []
     if not in_coordinator():
-        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(BASELINE, 0, given.steps))
+        return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(given.table, baseline, 0, steps))
     configure_logging()
     with ray_head() as settings:
         call = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
         for index, seed in enumerate(given.seeds):
             shift = index % len(variants)  # so that no variant always comes first
             for variant in (*variants[shift:], *variants[:shift]):
-                found = train(settings, variant, seed, given.steps)
+                found = train(settings, given.table, variant, seed, steps)
                 runs.append({**found, "commit": machine()["commit"], "call": call})
                 shown = {name: value for name, value in runs[-1].items() if name != "points"}
                 print(f"run {len(runs)} of {len(given.seeds) * len(variants)}: {shown}", file=sys.stderr)
-            _report(merged(kept, runs), given.steps)
-    return 0 if _is_as_expected(compared(merged(kept, runs))) else 1
+            _report(given.table, merged(kept, runs, list(table.variants)), steps)
+    return 0 if _is_as_expected(compared(merged(kept, runs, list(table.variants)))) else 1
 
 
 def stored_runs(result: Path, steps: int) -> list[Run]:
@@ -156,24 +195,23 @@ def stored_runs(result: Path, steps: int) -> list[Run]:
     return runs
 
 
-def merged(kept: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
+def merged(kept: Sequence[Run], runs: Sequence[Run], order: Sequence[str]) -> list[Run]:
     """Return the kept runs that are not made again, and the new ones, in the order of variants, then seeds.
 
-    The baseline is kept call by call, because what ran beside it is compared with it.
+    The baseline, `order[0]`, is kept call by call, because what ran beside it is compared with it.
     """
-    order = list(VARIANTS)
 
     def place(run: Run) -> tuple[int, int, str]:
-        return order.index(run["variant"]), run["seed"], run["call"] if run["variant"] == BASELINE else ""
+        return order.index(run["variant"]), run["seed"], run["call"] if run["variant"] == order[0] else ""
 
     found = {place(run): run for run in (*kept, *runs)}
-    calls = {run["call"] for run in found.values() if run["variant"] != BASELINE} | {run["call"] for run in runs}
+    calls = {run["call"] for run in found.values() if run["variant"] != order[0]} | {run["call"] for run in runs}
     return [run for _, run in sorted(found.items(), key=lambda one: one[0]) if run["call"] in calls]
 
 
-def _report(runs: Sequence[Run], steps: int) -> None:
+def _report(table: str, runs: Sequence[Run], steps: int) -> None:
     seeds = sorted({run["seed"] for run in runs})
-    report("learning", step_ratios(runs), {"seeds": seeds, "steps": steps}, runs, variants=compared(runs))
+    report(table, step_ratios(runs), {"seeds": seeds, "steps": steps}, runs, variants=compared(runs))
 
 
 def _is_as_expected(table: Mapping[str, Any]) -> bool:
@@ -186,15 +224,18 @@ def _is_as_expected(table: Mapping[str, Any]) -> bool:
     return teaches and all(one.get("high", 0.0) >= 0 for one in differences)
 
 
-def _spec(variant: str, seed: int, steps: int) -> RLJobSpec:
+def _spec(table: str, variant: str, seed: int, steps: int) -> RLJobSpec:
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
-    spec["algorithm"] |= BATCH | {"seed": seed, "steps": steps} | ALGORITHMS.get(variant, {})
+    spec["rollout"] = {"engine": spec["rollout"]["engine"], "onFinish": "Leave", "strategy": "TailBatching"}
     spec["data"]["heldOutPrompts"] = 128
-    spec["evaluation"]["everySteps"] = max(1, steps // 6)
-    spec["rollout"] = {"engine": spec["rollout"]["engine"], "onFinish": "Leave", **VARIANTS[variant]}
+    spec["algorithm"] |= {"seed": seed, "steps": steps}
+    spec["evaluation"]["everySteps"] = 10
     spec["storage"]["output"] = f"{variant.replace(', ', '-').replace(' ', '-')}-{seed}"
     spec["reward"]["pods"] = 0
+    for changed in (TABLES[table].common, TABLES[table].variants[variant]):
+        for section, fields in changed.items():
+            spec[section] |= fields
     return RLJobSpec.model_validate(spec)
 
 

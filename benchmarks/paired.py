@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-BASELINE: Final = "Synchronous"
 KINDS: Final = ("reward", "long")
 """Kinds of held-out rewards: of all prompts, and of the quarter with the longest answers."""
 _T_975: Final = (
@@ -18,6 +17,12 @@ _NUM_MOMENTS: Final = 7
 
 Run = Mapping[str, Any]
 Interval = dict[str, float]
+
+
+def baseline_of(runs: Sequence[Run]) -> str:
+    """Return the variant that the others are compared with: the first one."""
+    baseline: str = runs[0]["variant"]
+    return baseline
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -38,7 +43,7 @@ def compared(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         of = table[variant] = {kind: interval([run[kind] for run, _ in pairs]) for kind in (*KINDS, "gain")}
         of["num_seeds"] = len(pairs)
         of["step_s"] = round(statistics.median(run["step_s"] for run, _ in pairs), 3)
-        if variant == BASELINE:
+        if variant == baseline_of(runs):
             continue
         timed = list(_timed_pairs(runs, variant))
         for kind in KINDS:
@@ -53,7 +58,7 @@ def compared(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 def step_ratios(runs: Sequence[Run]) -> dict[str, list[float]]:
     """Return the time of a step over that of the baseline, by variant and seed."""
-    variants = dict.fromkeys(run["variant"] for run in runs if run["variant"] != BASELINE)
+    variants = dict.fromkeys(run["variant"] for run in runs if run["variant"] != baseline_of(runs))
     found = {one: [run["step_s"] / base["step_s"] for run, base in _timed_pairs(runs, one)] for one in variants}
     return {f"{variant}/step_s": ratios for variant, ratios in found.items() if ratios}
 
@@ -90,8 +95,9 @@ def at_seconds(points: Sequence[Mapping[str, float]], seconds: float, kind: str)
 
 def _pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
     """Yield the variant and the baseline, seed by seed: that of the same call if there is one, or the newest."""
-    newest = {run["seed"]: run for run in runs if run["variant"] == BASELINE}
-    beside = {(run["seed"], run["call"]): run for run in runs if run["variant"] == BASELINE}
+    of_baseline = [run for run in runs if run["variant"] == baseline_of(runs)]
+    newest = {run["seed"]: run for run in of_baseline}
+    beside = {(run["seed"], run["call"]): run for run in of_baseline}
     of_variant = {run["seed"]: run for run in runs if run["variant"] == variant}
     for seed, run in sorted(of_variant.items()):
         yield run, beside.get((seed, run["call"]), newest[seed])

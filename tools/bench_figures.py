@@ -81,6 +81,8 @@ def bench_figures(results: Path = RESULTS, docs: Path = _DOCS) -> None:
             replace(docs / _BENCHMARKS, name, _drawn_ratios(name, result, docs))
     if (result := _result(results, "learning")) is not None:
         replace(docs / "explanation/tail-batching.md", "learning", _drawn_learning(result, docs))
+    if (result := _result(results, "objectives")) is not None:
+        replace(docs / _BENCHMARKS, "objectives", _learning_table("objective", result))
 
 
 def _result(results: Path, name: str) -> Result | None:
@@ -147,7 +149,7 @@ def _cell(column: Column, variant: str, result: Result, baseline: str) -> str:
 def _drawn_learning(result: Result, docs: Path) -> str:
     """Draw differences from the baseline by step and by second, with intervals; return what the page says."""
     table, runs = result["variants"], result["runs"]
-    variants = [name for name in table if name != paired.BASELINE]
+    variants = [name for name in table if name != paired.baseline_of(runs)]
     figure, rows = pyplot.subplots(2, len(variants), sharey=True, squeeze=False)
     figure.set_size_inches(max(6.0, 1.75 * len(variants)), 4.4)
     curves = ((paired.by_step, "steps"), (paired.by_second, "seconds of training"))
@@ -164,24 +166,24 @@ def _drawn_learning(result: Result, docs: Path) -> str:
         row[0].set_ylabel("held out, difference\nfrom Synchronous", fontsize=8)
     figure.legend(*rows[0][0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=8)
     _save(docs, "learning", legend_share=0.05)
-    seeds = result["settings"]["seeds"]
     return (
         "![Difference in held-out reward from Synchronous with the same seed, by step and second of training, with "
-        "95 % intervals](../assets/bench-learning.svg)\n\n"
-        f"{len(seeds)} seeds, {result['settings']['steps']} steps:\n\n"
-        + "\n".join([*_LEARNING_HEAD, *(_learning_row(name, table[name]) for name in table)])
-        + "\n"
+        "95 % intervals](../assets/bench-learning.svg)\n\n" + _learning_table("rollout", result)
     )
 
 
-_LEARNING_HEAD: Final = (
-    "| rollout | held-out reward | difference from `Synchronous` | at equal seconds | longest quarter "
-    "| difference from `Synchronous` | at equal seconds | time of a step |",
-    "|---|---|---|---|---|---|---|---|",
-)
+def _learning_table(compared: str, result: Result) -> str:
+    baseline, settings = paired.baseline_of(result["runs"]), result["settings"]
+    of_kind = f"difference from `{baseline}` | at equal seconds"
+    return (
+        f"{len(settings['seeds'])} seeds, {settings['steps']} steps:\n\n"
+        f"| {compared} | held-out reward | {of_kind} | longest quarter | {of_kind} | time of a step |\n"
+        "|---|---|---|---|---|---|---|---|\n"
+        + "".join(f"{_learning_row(name, found, baseline)}\n" for name, found in result["variants"].items())
+    )
 
 
-def _learning_row(variant: str, found: Result) -> str:
+def _learning_row(variant: str, found: Result, baseline: str) -> str:
     cells = [
         cell
         for kind in paired.KINDS
@@ -191,7 +193,7 @@ def _learning_row(variant: str, found: Result) -> str:
             _shown(found.get(f"{kind}_less_baseline_at_equal_s"), "{:+.3f}"),
         )
     ]
-    step = {"mean": 1.0} if variant == paired.BASELINE else found.get("step_over_baseline")
+    step = {"mean": 1.0} if variant == baseline else found.get("step_over_baseline")
     return f"| {variant} | {' | '.join(cells)} | {_shown(step, '{:.2f}')} |"
 
 

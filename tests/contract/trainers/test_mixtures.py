@@ -81,17 +81,16 @@ def gradients(world: World, model: Path, options: TrainerOptions, implementation
     trainer._model.module.set_experts_implementation(implementation)
     trainer.accumulate(own_part(SAMPLES, world, ParallelSizes(fsdp=world.size)))
     trainer._accumulation.collect()
-    whole = [
-        trainer._replica.whole(gradient) for gradient in (p.grad for p in trainer._parameters) if gradient is not None
-    ]
-    return {str(number): gradient.float().cpu().numpy() for number, gradient in enumerate(whole)}
+    whole = [trainer._replica.whole(one.grad) for one in trainer._parameters if one.grad is not None]
+    # As one, because those of half of an adapter are zero at first.
+    return {"all": torch.cat([gradient.float().flatten() for gradient in whole]).cpu().numpy()}
 
 
 @pytest.mark.parametrize(
     ("options", "num_ranks", "tolerance"),
     [
         (OPTIONS, 2, 2e-5),
-        (replace(OPTIONS, dtype=TrainerDtype.BFLOAT16), 1, 0.03),
+        pytest.param(replace(OPTIONS, dtype=TrainerDtype.BFLOAT16), 1, 0.03, marks=pytest.mark.soak),
         (replace(OPTIONS, lora=LORA), 1, 2e-5),
         (replace(OPTIONS, recompute=Recompute.SELECTIVE), 1, 2e-5),
     ],

@@ -108,7 +108,7 @@ def test_a_teacher_costs_a_second_copy_unless_it_is_behind_an_endpoint(
     plain = trainer_need(spec(trainer=trainer), model).total_bytes
     endpoint = {"url": "http://teacher/v1", "modelName": "large"}
     for teacher, copy_bytes in (({"path": "teacher"}, NUM_PARAMETERS / 2), ({"endpoint": endpoint}, 0)):
-        objective = {"name": "Distillation", "teacher": teacher}
+        objective = {"name": "Distillation", "teacher": teacher, "topTokens": 0}
         need = trainer_need(spec(trainer=trainer, algorithm={"objective": objective}), model)
         assert need.total_bytes - plain == copy_bytes
 

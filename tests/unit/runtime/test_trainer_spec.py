@@ -47,7 +47,7 @@ def test_every_option_is_that_of_the_job() -> None:
     )
     needs = {Recompute.FULL: 3.0}
     spec = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True, recompute_needs=needs)
-    options, not_settings = spec.options, {"num_updates", "offload_moments", "recompute_needs"}
+    options, not_settings = spec.options, {"num_updates", "offload_moments", "recompute_needs", "learning_rate_field"}
     assert (options.num_updates, options.recompute_needs) == (NUM_UPDATES, needs)
     for name in {field.name for field in fields(TrainerOptions)} - not_settings:
         expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer

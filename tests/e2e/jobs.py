@@ -309,6 +309,7 @@ def _read_documents(stream: IO[str], put: Callable[[Json | None], None]) -> None
 
 
 def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
+    """Yield every status until LIMIT_S pass without news: a job may be slow on a busy machine."""
     deadline_s = time.monotonic() + LIMIT_S
     status: Json | None = None
     while time.monotonic() < deadline_s:
@@ -320,7 +321,7 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
             continue
         if document is None:
             return
-        status = document.get("status", {})
+        status, deadline_s = document.get("status", {}), time.monotonic() + LIMIT_S
         yield status
 
 

@@ -39,6 +39,8 @@ from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
+BATCH: Final = {"promptsPerStep": 48, "responsesPerPrompt": 4}
+"""Batch of a step of the table `learning`, larger than in the quickstart, whose steps are to be quick."""
 Sections = Mapping[str, Mapping[str, Any]]
 """Fields of sections of a job's spec."""
 
@@ -60,7 +62,7 @@ _SINGLE: Final = {"promptsPerStep": 96, "responsesPerPrompt": 1}
 """As many responses as 24 prompts have with four each: a critic needs no siblings."""
 TABLES: Final[Mapping[str, Table]] = {
     "learning": Table(
-        {"algorithm": {"promptsPerStep": 48}},  # In the quickstart, steps are to be quick.
+        {"algorithm": BATCH},
         {
             "Synchronous": {"rollout": {"strategy": "Synchronous"}},
             "TailBatching": {},

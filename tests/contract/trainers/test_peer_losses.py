@@ -14,6 +14,7 @@ from torch import Tensor
 from longshore.api.algorithm import KlEstimator
 from longshore.api.objectives.advantages import Estimator, RewardedGroup
 from longshore.api.objectives.aggregation import denominator
+from longshore.api.objectives.distillation import Distillation, Teacher
 from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.registry import OBJECTIVES, AnyObjective
 from longshore_runtime.backends.losses import (
@@ -98,7 +99,7 @@ def test_divergences_from_a_teacher_are_those_of_the_peer(case: Json) -> None:
     student, teacher = tensor("logits").requires_grad_(), tensor("teacher_logits")
     tokens, number, plain = torch.zeros(len(student), dtype=torch.long), case["topTokens"], torch.nn.Identity()
     chunk = len(tokens)  # Nothing is recomputed: that would be in single precision.
-    objective = OBJECTIVES["Distillation"].model_copy(update={"top_tokens": number})
+    objective = Distillation(teacher=Teacher(path="teacher"), top_tokens=number)
     options, nothing = replace(OPTIONS, objective=objective, kl_coefficient=0.0), torch.zeros(len(tokens))
     with double_precision():
         said = ReferenceTokens.on_host(*most_likely_tokens(teacher, plain, 1.0, 5, number, teacher.shape[-1]))

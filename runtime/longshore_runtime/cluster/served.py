@@ -1,11 +1,11 @@
 """An aiohttp application in a separate thread, so that it answers while the program is busy."""
 
-import asyncio
-import threading
 from collections.abc import Sequence
 from typing import Self
 
 from aiohttp import web
+
+from longshore_runtime.process.loop_thread import LoopThread
 
 
 class Served:
@@ -14,20 +14,17 @@ class Served:
     def __init__(self, name: str, application: web.Application, hosts: Sequence[str], port: int) -> None:
         self._hosts = hosts
         self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._name = name
         self._runner = web.AppRunner(application, access_log=None)
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        self._thread = LoopThread(self._name)
+        self._thread.submit(self._start()).result()
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.submit(self._runner.cleanup()).result()
+        self._thread.close()
 
     @property
     def port(self) -> int:

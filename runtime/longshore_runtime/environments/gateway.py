@@ -12,7 +12,6 @@ import hmac
 import json
 import queue
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -30,6 +29,7 @@ from longshore_runtime.environments.pod_protocol import (
     decode_answer,
     encode,
 )
+from longshore_runtime.process.loop_thread import LoopThread
 from longshore_runtime.rewards.failure_text import shown
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
@@ -205,11 +205,10 @@ class Gateway:
         """Serve from now on."""
         self.key = secrets.token_urlsafe(24)
         """Key of the API."""
-        self._loop = asyncio.new_event_loop()
-        self.session = Session(self._loop)
+        thread = LoopThread("gateway")
+        self.session = Session(thread.loop)
         """Requests of the agent."""
-        threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True).start()
-        self.base_url = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self.base_url = thread.submit(self._listen()).result()
         """Address of the API, as clients take it."""
 
     async def _listen(self) -> str:

@@ -7,7 +7,6 @@ thread `teacher` ── result of the future ──► whoever waits for it
 import asyncio
 import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,6 +21,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.judge.endpoint import Endpoint, start_of
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply
 from longshore_runtime.judge.options import RemoteJudgeOptions
+from longshore_runtime.process.loop_thread import LoopThread
 from longshore_runtime.trajectories.trajectory import LogProbs, TokenIds, joined, log_probs
 
 _FIELD: Final = f"{AT}.endpoint"
@@ -47,9 +47,7 @@ class RemoteTeacher:
         self._endpoint = Endpoint(f"{options.url.rstrip('/')}/completions", options)
         self._session: aiohttp.ClientSession | None = None
         self._places = asyncio.Semaphore(options.max_parallel)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="teacher", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("teacher")
 
     @classmethod
     def of(cls, settings: TeacherEndpoint) -> "RemoteTeacher":
@@ -72,14 +70,14 @@ class RemoteTeacher:
 
         The result raises UserError, a sentence that begins with the field.
         """
-        return asyncio.run_coroutine_threadsafe(self._all(conversations), self._loop)
+        return self._thread.submit(self._all(conversations))
 
     def require_same_tokens(self, tokens: TokenIds, text_of: Callable[[int], str]) -> None:
         """Ask about a prompt; raises UserError for an endpoint of no use, or whose tokens have other texts.
 
         Spaces are not compared, which tokenizers may leave out of a single token, or tokens with parts of characters.
         """
-        answers = asyncio.run_coroutine_threadsafe(self._answers(tokens), self._loop).result()
+        answers = self._thread.submit(self._answers(tokens)).result()
         for token, (_, theirs) in zip(tokens[1:].tolist(), answers, strict=True):
             own = text_of(token)
             if theirs is not None and "\ufffd" not in theirs + own and theirs.strip() != own.strip():
@@ -89,10 +87,7 @@ class RemoteTeacher:
 
     def close(self) -> None:
         """Cancel every request, and end the thread."""
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close(self._close())
 
     async def _all(self, conversations: Sequence[Conversation]) -> list[LogProbs]:
         try:
@@ -149,9 +144,5 @@ class RemoteTeacher:
         return UserError(f"{_FIELD}: {reason}")
 
     async def _close(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()

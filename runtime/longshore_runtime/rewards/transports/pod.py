@@ -4,7 +4,6 @@ A thread of its own holds the connections to all pods of one component.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import aiohttp
 import structlog
 
 from longshore.api.names import Component
+from longshore_runtime.process.loop_thread import LoopThread
 from longshore_runtime.rewards.scoring import WorkerDied
 from longshore_runtime.rewards.transports import pod_protocol
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
@@ -52,19 +52,15 @@ class PodConnections:
     def __init__(self, pods: ServingPods) -> None:
         """Start the thread."""
         self.pods = pods
-        self.loop = asyncio.new_event_loop()
+        self._thread = LoopThread(f"{pods.component}-pods")
+        self.loop = self._thread.loop
         self._session: aiohttp.ClientSession | None = None
         self._reported: dict[int, str] = {}
         """Last reason why a pod did not answer, which all its workers share, by pod."""
-        self._thread = threading.Thread(target=self.loop.run_forever, name=f"{pods.component}-pods", daemon=True)
-        self._thread.start()
 
     def close(self) -> None:
         """Close every connection."""
-        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+        self._thread.close(self._close())
 
     async def connect(
         self, pod: int, path: str = pod_protocol.PATH, max_bytes: int = pod_protocol.MAX_ANSWER_BYTES
@@ -98,10 +94,6 @@ class PodConnections:
             )
 
     async def _close(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
 

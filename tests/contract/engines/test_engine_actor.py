@@ -14,7 +14,7 @@ from longshore_runtime.backends.engine_protocol import Completion, FinishReason,
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
-from longshore_runtime.rollout.remote_engine import EngineActor, EngineThread
+from longshore_runtime.rollout.engine_actor import EngineActor, EngineThread
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import request
 

@@ -210,7 +210,7 @@ class Job:
         return [json.loads(line) for line in (self.output() / "ledger.jsonl").read_text().splitlines()]
 
     def metrics(self) -> list[Json]:
-        """Of every step that is complete; the job may still run. Evaluations have lines of their own."""
+        """Return the metrics of every complete step; the job may still run, and evaluations have lines of their own."""
         written = (self.output() / "metrics.jsonl").read_text()
         rows = [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
         return [row for row in rows if "timing_s/step" in row]
@@ -264,7 +264,7 @@ class Job:
                 continue  # It has ended, or belongs to somebody else.
 
     def _uid(self, name: str) -> str:
-        """Of a pod; empty while there is none."""
+        """Return the UID of a pod; empty while there is none."""
         return self.cluster.kubectl("get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
 
     def delete(self) -> None:

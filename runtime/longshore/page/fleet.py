@@ -43,7 +43,7 @@ class FleetView(PageModel):
 
     written_s: float
     namespace: str | None
-    """None: all."""
+    """Namespace that is shown; None: all are."""
     jobs: tuple[FleetJob, ...]
     """Those that need attention first, then by age."""
     history: tuple[FleetMoment, ...]

@@ -17,7 +17,7 @@ class Answer:
 
     status: int = 200
     body: bytes | None = None
-    """None: a completion."""
+    """Body that is sent; None: a completion."""
     headers: dict[str, str] = field(default_factory=dict)
     hangs: bool = False
     """Say nothing until the server is closed."""

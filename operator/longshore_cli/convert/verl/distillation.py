@@ -18,7 +18,7 @@ _WEIGHT: Final = f"{DISTILLATION_LOSS}.distillation_loss_coef"
 _CLAMPS: Final = named(DISTILLATION_LOSS, "loss_max_clamp log_prob_min_clamp")
 _CLIPS: Final = {"clipLow": f"{DISTILLATION_LOSS}.clip_ratio_low", "clipHigh": f"{DISTILLATION_LOSS}.clip_ratio_high"}
 _DUAL_CLIP: Final = 3.0
-"""Of verl's, whatever is set."""
+"""Dual clip of verl's distillation, which no setting changes."""
 
 
 @entry(

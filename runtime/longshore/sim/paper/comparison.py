@@ -24,7 +24,7 @@ class FigureRow:
     role: FigureRole
     published: Prediction
     predicted: Prediction | None
-    """None: a fact that is put in, or something that is not modelled."""
+    """What the simulator says; None: the figure is put in, or not modelled."""
     variant: str = ""
     """Reading of the paper, where another one is shown too."""
     null: Prediction | None = None

@@ -133,7 +133,7 @@ def _until_done(
     After the loss of a trainer, or with another number of worker pods, a new one starts from the newest checkpoint.
 
     Raises:
-        CannotContinue: a mistake that was not there when an earlier attempt trained.
+        CannotContinue: something was not wrong when an earlier session trained.
     """
     num_fruitless, last, has_trained = 0, Assignment(), False
     while True:
@@ -157,11 +157,12 @@ def _until_done(
                 if num_fruitless == _MAX_FRUITLESS_SESSIONS:
                     raise
                 log.warning("starting again from the newest checkpoint", reason=str(loss))
-            except Interrupted:
+            except (Interrupted, CannotContinue):
                 session.save_if_possible()
                 raise
             except UserError as error:
-                if settings.attempt == 1 or has_trained or session.made_progress or not session.resumes:
+                has_begun = settings.attempt > 1 or has_trained
+                if not has_begun or session.made_progress or not session.resumes:
                     raise
                 raise CannotContinue(str(error)) from error
         has_trained = has_trained or session.made_progress

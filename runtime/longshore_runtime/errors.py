@@ -23,7 +23,7 @@ def diverged(field: str, what: str) -> UserError:
 
 
 class CannotContinue(UserError):
-    """Raised for a mistake that keeps a job which has trained before from going on: another edit may mend it."""
+    """Raised for what keeps a job from going on that has trained before: an edit, or a server, may be mended."""
 
 
 class Interrupted(Exception):

@@ -186,8 +186,9 @@ class SuspendedReason(Reason):
     SUSPENDED = "Suspended", "all pods are stopped; the state is kept"
     CANNOT_CONTINUE = (
         "CannotContinue",
-        "the job cannot go on from its checkpoint, as after an edit",
-        "`longshore suspend NAME`, correct the field that the message names, `longshore resume NAME`",
+        "the job cannot go on from its checkpoint, as after an edit, or while the endpoint of its teacher is away",
+        "`longshore suspend NAME`, correct the field that the message names, or what it stands for, "
+        "`longshore resume NAME`",
     )
     RESUMED = "Resumed", "the job continues from its newest checkpoint, and its count of failures starts at zero"
 

@@ -236,6 +236,8 @@ def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: 
     activations = longest * values * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
     activations += embedding_gradient_bytes(spec, model) + longest * num_top_tokens(spec, model) * TOP_TOKEN_BYTES
     kept_tokens = max_step_tokens(algorithm) / pods.workers.replicas if pods.num_ranks else 0
+    # Each rank of Megatron's last stage keeps those of all samples of its replica.
+    kept_tokens *= trainer.tensor_parallel_size * trainer.context_parallel_size
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
     return Need(
         {

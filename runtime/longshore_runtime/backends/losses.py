@@ -98,6 +98,7 @@ def sample_losses(
     advantages = flat([sample.token_advantages for sample in samples])[kept]
     reference = None if reference_log_probs is None else reference_log_probs[kept]
     taught = [sample.teacher_log_probs for sample in samples if sample.teacher_log_probs is not None]
+    assert len(taught) in (0, len(samples)), "some samples have no log-probabilities of the teacher"
     if reference is None and taught:
         reference = flat(taught)[kept]
     trained = log_probs[kept]

@@ -21,8 +21,15 @@ _SHOWN_CHARACTERS: Final = 200
 class Endpoint:
     """Asks one address. The bearer token reaches no message and no log."""
 
-    def __init__(self, url: str, options: RemoteJudgeOptions) -> None:
-        """Keep the options; `url`: full address, in place of that of the options. Connects to nothing yet."""
+    def __init__(self, url: str, options: RemoteJudgeOptions, *, url_field: str) -> None:
+        """Keep the options; connects to nothing yet.
+
+        Args:
+            url: full address, in place of that of the options.
+            options: token and limits.
+            url_field: field with the address, for messages.
+        """
+        self._url_field = url_field
         self._url = url
         self.shown_url = without_credentials(url)
         self._options = options
@@ -71,7 +78,10 @@ class Endpoint:
         except TimeoutError as error:
             raise NoReplyYet(f"{self.shown_url} did not answer within {self._options.timeout_s:g} s") from error
         except aiohttp.InvalidURL as error:
-            raise JudgeSetupError(f"judge.url: {self.shown_url!r} is no address") from error
+            raise JudgeSetupError(f"{self._url_field}: {self.shown_url!r} is no address") from error
+        except ValueError as error:  # Of aiohttp, when both an address and a header say who asks.
+            why = "has credentials, and tokenSecret is set: remove one of them"
+            raise JudgeSetupError(f"{self._url_field}: {self.shown_url} {why}") from error
         except aiohttp.ClientError as error:
             raise NoReplyYet(f"{self.shown_url} cannot be reached ({redacted(str(error))})") from error
         if status == 429 or status >= 500:

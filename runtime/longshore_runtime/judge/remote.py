@@ -24,7 +24,7 @@ class RemoteJudge:
         base = options.url.rstrip("/")
         url = base if base.endswith(_PLAIN_PATH) else base + _CHAT_PATH
         self._is_chat = url.endswith(_CHAT_PATH)
-        self._endpoint = Endpoint(url, options)
+        self._endpoint = Endpoint(url, options, url_field="judge.url")
         self._options = options
 
     def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:

@@ -80,7 +80,7 @@ class TeacherAnswered:
     """The teacher has answered about a group, or will not."""
 
     sender: object
-    """Groups of a step, among which it is: a round that is sampled again has others."""
+    """`TaughtGroups` that has asked: a round that is sampled again has another one."""
     draw: Draw
 
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
@@ -176,20 +177,24 @@ class RoundTraining:
 
         def work() -> StepTraining:
             self._parts.trainers.wake()
-            if step.taught is not None:
-                step.taught.finish(self._parts.stop.require_time_to_update)
             return step.work.finish()
 
         def report() -> None:  # Called from another thread while the trainers work.
             with contextlib.suppress(TrainerLost):  # The driver's thread, which waits for them, gets this error, too.
                 self._parts.recorder.progress(ProgressUnit.RESPONSES, *step.work.progress())
 
+        if step.taught is not None:  # Before progress is reported, which asks for the groups from another thread.
+            self._recovery.guarded(partial(self._finish_taught, step.taught), step.work.restart)
         with repeated(report, PROGRESS_EVERY_S):
             trained = self._recovery.guarded(work, step.work.restart)
         self._recovery.trained(trained)
         assert trained.policy_version == state.policy_version + len(trained.updates), "an update was lost"
         require_equal_gradients(trained, state.step + 1, self._options.verify_tolerance)
         return trained
+
+    def _finish_taught(self, taught: TaughtGroups) -> None:
+        self._parts.trainers.wake()
+        taught.finish(self._parts.stop.require_time_to_update)
 
     def _prepare_retry(self, state: RunState) -> None:
         """Prepare to sample a refused round again: with the right weights, round policy and time limits."""

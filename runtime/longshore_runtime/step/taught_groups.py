@@ -1,7 +1,7 @@
 """Groups of a step on their way from the round to the trainers, about which a teacher behind an endpoint is asked."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -55,11 +55,11 @@ class TaughtGroups:
 
     def finish(self, check: Callable[[], None]) -> None:
         """Wait for all answers, and pass their groups on; raises CannotContinue, and what `check` raises."""
-        for draw, (_, answer) in list(self._waiting.items()):
-            while not answer.done():
-                check()
-                wait([answer], _TICK_S)
-            self._finish(draw)
+        while self._waiting:
+            check()
+            answered, _ = wait([answer for _, answer in self._waiting.values()], _TICK_S, FIRST_COMPLETED)
+            for draw in [draw for draw, (_, answer) in self._waiting.items() if answer in answered]:
+                self._finish(draw)
 
     def _finish(self, draw: Draw) -> None:
         if draw not in self._waiting:

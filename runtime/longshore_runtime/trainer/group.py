@@ -340,7 +340,7 @@ class TrainerGroup:
         savers = self._world.actors if self._spec.saves_together else self._world.actors[:1]
         with self._in_order:
             saved = [actor.save.remote(directory) for actor in savers]
-        self._world.get(saved, CALL_LIMIT_S if timeout_s is None else timeout_s)
+        self._world.get(saved, CALL_LIMIT_S if timeout_s is None else min(timeout_s, CALL_LIMIT_S))
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""

@@ -38,6 +38,9 @@ class JudgeServer:
     def __init__(self, complete: Complete) -> None:
         self.answers: list[Answer] = []
         self.received: list[Received] = []
+        self.was_asked = threading.Event()
+        self.meeting: threading.Barrier | None = None
+        """Requests that wait for each other; None: they do not."""
         self.most_at_once = 0
         self._at_once = 0
         self._complete = complete
@@ -64,6 +67,9 @@ class JudgeServer:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             answer = self.answers.pop(0) if self.answers else Answer()
+        self.was_asked.set()
+        if self.meeting is not None:
+            self.meeting.wait(30)
         if answer.hangs:
             self._closing.wait()
         with self._lock:

@@ -79,9 +79,10 @@ def test_log_probabilities_of_a_response_are_those_after_its_prompt(server: Teac
 
 def test_conversations_are_asked_beside_each_other_up_to_the_limit(server: TeacherServer, teachers: Teachers) -> None:
     asked = [(PROMPT, token_ids([number])) for number in range(10, 30)]
+    server.meeting = threading.Barrier(2)  # Each request waits for another one beside it.
     found = teachers(max_parallel=2).ask(asked).result()
     np.testing.assert_allclose([one[0] for one in found], [-number - 0.02 for number in range(10, 30)], rtol=1e-6)
-    assert server.most_at_once <= 2
+    assert server.most_at_once == 2
 
 
 def test_settings_of_a_job_name_the_server_and_the_file_of_its_token(
@@ -159,6 +160,18 @@ def test_an_answer_of_no_use_fails_the_job_with_the_field(
         teachers().ask([(PROMPT, token_ids([7]))]).result()
 
 
+def test_an_address_with_credentials_beside_a_token_is_refused(
+    server: TeacherServer, teachers: Teachers, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    teacher = teachers(url=server.url.replace("//", "//user:pa55@"), token_file=tmp_path / "token")
+    with pytest.raises(
+        UserError, match=rf"^{FIELD}.url: .* has credentials, and tokenSecret is set: remove"
+    ) as failure:
+        teacher.ask([(PROMPT, RESPONSE)]).result()
+    assert "pa55" not in str(failure.value)
+
+
 def test_a_server_that_refuses_token_ids_is_quoted(server: TeacherServer, teachers: Teachers) -> None:
     server.answers = [Answer(400, b"Token id 9 is out of vocabulary")]
     with pytest.raises(UserError, match=rf"^{FIELD}: .* answered 400 \(Token id 9 is out of vocabulary\)$"):
@@ -226,6 +239,24 @@ def test_every_branch_of_an_episode_is_asked_about_with_its_own_prompt(
     assert [[len(one) for one in scored.teacher_log_probs] for scored in trained[0].responses] == [[4, 4], [1]]
 
 
+def test_groups_are_passed_on_in_the_order_of_their_answers(server: TeacherServer, teachers: Teachers) -> None:
+    server.answers = [Answer(hangs=True)]
+    trained = list[ScoredGroup]()
+    taught = TaughtGroups(teachers(), PROMPTS, Events(), trained.append)
+    late, quick = group(completion(7)), replace(group(completion(8)), draw=Draw(1, 0))
+    taught.train_on(late)
+    assert server.was_asked.wait(30)
+    taught.train_on(quick)
+
+    def check() -> None:
+        if trained:
+            raise Interrupted("the other one hangs")
+
+    with pytest.raises(Interrupted):
+        taught.finish(check)
+    assert [one.draw for one in trained] == [quick.draw]
+
+
 def test_the_end_of_a_round_waits_for_answers_until_the_pod_is_stopped(
     server: TeacherServer, teachers: Teachers
 ) -> None:
@@ -257,5 +288,6 @@ def test_closing_ends_requests_that_wait(server: TeacherServer) -> None:
     asked = threading.Event()
     pending = teacher.ask([(PROMPT, RESPONSE)])
     pending.add_done_callback(lambda _: asked.set())
+    assert server.was_asked.wait(30)
     teacher.close()
     assert asked.wait(30) and pending.cancelled()

@@ -74,6 +74,7 @@ class Story:
 
     def __exit__(self, *_: Any) -> None: ...
 
+    num_saved = 0
     made_progress = True
     resumes = True
     status = RuntimeStatus()
@@ -81,7 +82,8 @@ class Story:
 
     def build(self) -> None: ...
 
-    def save_if_possible(self) -> None: ...
+    def save_if_possible(self) -> None:
+        self.num_saved += 1
 
     def run(self, parts: Any) -> bool:
         if not self.ends:
@@ -214,3 +216,26 @@ def test_a_mistake_ends_no_job_that_trained_before_and_cannot_continue(
     with pytest.raises(UserError, match=r"^algorithm\.seed") as caught:
         story.tell(monkeypatch, attempt=attempt)
     assert type(caught.value) is kind
+
+
+def test_a_mistake_in_a_later_session_ends_no_job_whose_first_session_has_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away() -> None:
+        story.made_progress = False
+        raise UserError("algorithm.objective.teacher.endpoint: it cannot be reached")
+
+    story = Story([resized, away])
+    with pytest.raises(CannotContinue, match=r"^algorithm\.objective\.teacher"):
+        story.tell(monkeypatch)
+    assert len(story.sizes) == 2
+
+
+def test_a_job_that_cannot_continue_in_the_middle_keeps_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unanswered() -> None:
+        raise CannotContinue("algorithm.objective.teacher.endpoint: it cannot be reached")
+
+    story = Story([unanswered])
+    with pytest.raises(CannotContinue):
+        story.tell(monkeypatch)
+    assert story.num_saved == 1

@@ -110,6 +110,6 @@ class Distillation(ClippedObjective):
             assert tokens.top is not None, "trainers ask the teacher for its most likely tokens"
             rewarded = self.clipped(tokens.ratio, tokens.advantages)
             return TokenLosses(tokens.top.divergence + rewarded.loss, rewarded.is_clipped)
-        assert tokens.reference_log_probs is not None, "of the teacher, from trainers or its endpoint"
+        assert tokens.reference_log_probs is not None, "trainers or an endpoint know the teacher's log-probabilities"
         better = tokens.advantages + (tokens.reference_log_probs - tokens.old_log_probs).detach()
         return self.clipped(tokens.ratio, better)

@@ -57,9 +57,10 @@ class Table:
     """Number of steps, unless the call gives another one."""
 
 
+_STREAMED: Final = {"handover": "Streamed", "repurposing": {"trigger": "Never"}}
 _PARTIAL: Final = {"strategy": "PartialRollout", "onPolicy": "Relaxed"}
 _SINGLE: Final = {"promptsPerStep": 96, "responsesPerPrompt": 1}
-"""As many responses as 24 prompts have with four each: a critic needs no siblings."""
+"""Batch of a step with a critic, which needs no siblings: as many responses as 24 prompts have with four each."""
 TABLES: Final[Mapping[str, Table]] = {
     "learning": Table(
         {"algorithm": BATCH},
@@ -70,7 +71,8 @@ TABLES: Final[Mapping[str, Table]] = {
             "TailBatching, one update": {"algorithm": {"longRoundUpdates": "One"}},
             "ReorderRollout": {"rollout": {"strategy": "ReorderRollout"}},
             "GroupPipeline": {"rollout": {"strategy": "GroupPipeline"}},
-            "TailBatching, streamed": {"rollout": {"handover": "Streamed", "repurposing": {"trigger": "Never"}}},
+            "TailBatching, streamed": {"rollout": _STREAMED},
+            "TailBatching, streamed, one update": {"algorithm": {"longRoundUpdates": "One"}, "rollout": _STREAMED},
             "Auto": {"rollout": {"strategy": "Auto"}},
             "PartialRollout": {"rollout": _PARTIAL},
         },

@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 from prometheus_client import CollectorRegistry
 
-from benchmarks.learning import MANIFEST, TABLES, Evaluations
+from benchmarks.learning import BATCH, MANIFEST, Evaluations
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
 from benchmarks.warm_model import write_warm_model
@@ -80,7 +80,7 @@ def spec_of(kind: str, seed: int, num_steps: int) -> RLJobSpec:
     """Return the quickstart's job on a model of this kind, with the batches of the learning benchmark."""
     spec = quickstart()
     spec["model"] = {"path": f"models/{kind}-{seed}", "maxContextTokens": spec["model"]["maxContextTokens"]}
-    spec["algorithm"] |= {**TABLES["learning"].common["algorithm"], "seed": seed, "steps": num_steps}
+    spec["algorithm"] |= BATCH | {"seed": seed, "steps": num_steps}
     spec["storage"]["output"] = f"{kind}-{seed}"
     spec["reward"]["pods"] = 0
     spec["workers"]["replicas"] = 1

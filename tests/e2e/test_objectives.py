@@ -38,7 +38,7 @@ def test_a_job_learns_with_a_critic(cluster: Cluster, root: Path, name: str, rol
     batch = {"steps": 60, "promptsPerStep": 96, "responsesPerPrompt": 1}
     job = trained(cluster, root, {"objective": objective, **batch}, rollout)
     explained = [row["critic/vf_explained_var"] for row in job.metrics()[-15:]]
-    assert median(explained) > 0, explained
+    assert median(explained) > 0.2, explained
     job.delete()
 
 

@@ -55,6 +55,12 @@ _RULES: Final = (
         "waits for its siblings would be trained on rounds later: set it, and raise promptsPerStep",
     ),
     Rule(
+        "maskStaleTokens",
+        f"!self.maskStaleTokens || !(self.objective.name in {UNFINISHED})",
+        f"maskStaleTokens must be false with {' and '.join(UNFINISHED)}, which would leave out the last tokens of "
+        "responses that wait for their reward: remove it",
+    ),
+    Rule(
         "objective.advantage",
         "!has(self.objective.advantage) || "
         f"(self.objective.advantage == '{Estimator.GAE}') == (self.objective.name in {WITH_CRITIC})",

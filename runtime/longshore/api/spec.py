@@ -76,6 +76,10 @@ def _frozen(field: str, is_same: str) -> Rule:
     return Rule(field, f"oldSelf.suspend || {is_same}", message)
 
 
+_ENGINES_ON_GPUS: Final = (
+    "(self.rollout.engine.backend == 'Fake' || self.workers.gpusPerPod > 0 && "
+    f"!self.workers.gpuResourceName.startsWith('{names.GROUP}/'))"
+)
 _MUST_FILL: Final = (
     "must divide gpusPerPod, or be a multiple of it that replicas and minReplicas of these pods hold whole: choose "
     "another size or number of pods"
@@ -153,6 +157,16 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.engine.quantization",
+        f"!has(self.rollout.engine.quantization) || {_ENGINES_ON_GPUS}",
+        "quantization needs engines on GPUs: remove it, or ask for GPUs",
+    ),
+    Rule(
+        "rollout.engine.quantization",
+        "!has(self.rollout.engine.quantization) || self.rollout.engine.dtype in ['auto', 'bfloat16']",
+        "quantization computes in bfloat16 besides: set dtype to auto or bfloat16",
+    ),
+    Rule(
+        "rollout.engine.quantization",
         "!has(self.rollout.engine.quantization) || !has(self.trainer.lora)",
         "quantization does not apply to trainer.lora, whose engines never get the frozen weights: remove one of them",
     ),
@@ -181,9 +195,14 @@ _RULES: Final = (
     ),
     Rule(
         "trainer.routerReplay",
-        "!self.trainer.routerReplay || self.rollout.engine.backend == 'Fake' || self.workers.gpusPerPod > 0 && "
-        f"!self.workers.gpuResourceName.startsWith('{names.GROUP}/')",
+        f"!self.trainer.routerReplay || {_ENGINES_ON_GPUS}",
         "routerReplay needs engines on GPUs, because vLLM on CPUs does not return experts: remove it, or ask for GPUs",
+    ),
+    Rule(
+        "coordinator.resources",
+        "!self.trainer.routerReplay || 'memory' in self.coordinator.resources",
+        "resources need memory with trainer.routerReplay, since the default does not count the experts of every token: "
+        "set what `longshore check` with the model says",
     ),
     belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(

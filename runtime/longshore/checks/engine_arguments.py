@@ -65,14 +65,12 @@ def refusal(name: str, *, has_accelerator: bool) -> str | None:
 
 
 def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Iterator[str]:
-    """Yield a sentence for each extra argument that is refused, and for a quantisation that is.
+    """Yield a sentence for each extra argument that is refused.
 
     vLLM accepts others; `unknown_arguments` finds those that it does not know.
     """
     if engine.backend is not EngineBackend.VLLM:
         return
-    if engine.quantization is not None and not has_accelerator:
-        yield f"rollout.engine.quantization: {engine.quantization} needs GPUs; remove it"
     for name in engine.extra_args:
         if (why := refusal(name, has_accelerator=has_accelerator)) is not None:
             fix = "remove it, or use GPUs" if name in _REFUSED_ON_CPUS else "remove it"

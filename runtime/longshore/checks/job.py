@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from longshore.api.model import Data, DataFormat, Source
+from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
@@ -12,7 +13,7 @@ from longshore.checks.engine_arguments import argument_mistakes, installed_argum
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, recompute_on, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
-from longshore.checks.model_limits import limit_mistakes, position_mistakes, replay_mistakes
+from longshore.checks.model_limits import limit_mistakes, position_mistakes, replay_mistakes, routing_bytes
 from longshore.checks.pod_memory import (
     coordinator_memory,
     max_step_tokens,
@@ -42,7 +43,7 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
         results += _model_checks(spec, model, gpu_bytes)
     elif spec.model.builtin is None:
         results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
-    results.append(_coordinator_check(spec))
+    results.append(_coordinator_check(spec, model))
     if spec.trainer.lora is not None:
         results.append(_learning_rate_check(spec.algorithm.learning_rate))
     if spec.data.builtin is None:
@@ -109,13 +110,22 @@ def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResul
     return CheckResult(name, tuple(pod_memory_mistakes(spec, model)), found)
 
 
-def _coordinator_check(spec: RLJobSpec) -> CheckResult:
-    tokens, needed = max_step_tokens(spec.algorithm), coordinator_memory(spec)
-    requested = spec.coordinator.resources.get("memory")
-    found = (
-        f"it requests {needed} by default" if requested is None else f"it requests {requested} ({needed} by default)"
-    )
-    return CheckResult(Check.COORDINATOR_MEMORY, detail=f"{found}, for steps of up to {tokens:,} response tokens")
+def _coordinator_check(spec: RLJobSpec, directory: Path | None) -> CheckResult:
+    name, requested = Check.COORDINATOR_MEMORY, spec.coordinator.resources.get("memory")
+    steps = f"for steps of up to {max_step_tokens(spec.algorithm):,} response tokens"
+    if not spec.trainer.router_replay:
+        needed = coordinator_memory(spec)
+        found = f"{needed} by default" if requested is None else f"{requested} ({needed} by default)"
+        return CheckResult(name, detail=f"it requests {found}, {steps}")
+    assert requested is not None, "a rule of the spec"
+    expert_bytes = 0 if directory is None else routing_bytes(config_of(directory))
+    if not expert_bytes:
+        return not_checked(name, f"it requests {requested}; how much the experts of tokens need depends on the model")
+    needed = coordinator_memory(spec, expert_bytes)
+    found = f"it requests {requested}, and needs {needed} with the experts of all tokens, {steps}"
+    if parse_bytes(requested) < parse_bytes(needed):
+        return CheckResult(name, (f"coordinator.resources: {found}; set memory to {needed}",))
+    return CheckResult(name, detail=found)
 
 
 def _learning_rate_check(rate: float) -> CheckResult:

@@ -15,7 +15,7 @@ from longshore.api.rollout import EngineBackend, EngineDtype, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend, TrainerDtype
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
-from longshore.checks.model_limits import language_part
+from longshore.checks.model_limits import experts_per_token, language_part
 
 _CONTEXT_BYTES: Final = 1 << 30
 """CUDA context, communication buffers and graphs of a process."""
@@ -75,6 +75,8 @@ class ModelSize:
     """Attention heads; None: as many as fill the hidden size."""
     keeps_scores: bool = False
     """Whether training keeps the scores of all pairs of tokens, as no kernel computes soft caps or sinks."""
+    experts_per_token: int = 0
+    """Experts that a token passes through in a layer of a mixture."""
 
     @property
     def query_heads(self) -> int:
@@ -130,10 +132,13 @@ class ModelSize:
         kv_heads, head_size = text.get("num_key_value_heads") or heads, text.get("head_dim") or hidden // heads
         is_tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
         # A token of a mixture of experts passes through several small ones.
-        experts = (text.get("num_experts_per_tok") or 0) * (text.get("moe_intermediate_size") or 0)
-        channels = max(intermediate, experts)
+        per_token = experts_per_token(config)
+        channels = max(intermediate, per_token * (text.get("moe_intermediate_size") or intermediate))
         keeps_scores = bool(text.get("attn_logit_softcapping")) or text.get("model_type") == "gpt_oss"
-        return cls(num_parameters, layers, hidden, channels, vocab, kv_heads, head_size, is_tied, heads, keeps_scores)
+        return cls(
+            num_parameters, layers, hidden, channels, vocab, kv_heads, head_size, is_tied, heads, keeps_scores,
+            per_token,
+        )  # fmt: skip
 
 
 def logit_chunk_tokens(vocab_size: int) -> int:
@@ -266,7 +271,8 @@ def values_per_token(spec: RLJobSpec, model: ModelSize, recompute: Recompute) ->
     """Return what a rank keeps of a token for the backward pass, and what one layer computes with meanwhile."""
     trainer, tensor = spec.trainer, spec.trainer.tensor_parallel_size
     hidden, channels, width = model.hidden_size, model.intermediate_size, model.attention_width
-    everything = (_HIDDEN_VALUES * hidden + _MLP_VALUES * channels + _ATTENTION_VALUES * width) / tensor
+    routed = model.experts_per_token * hidden  # What experts are given, and what they return.
+    everything = (_HIDDEN_VALUES * hidden + _MLP_VALUES * channels + _ATTENTION_VALUES * width + 2 * routed) / tensor
     if recompute is Recompute.NONE:
         kept = everything
     elif recompute is Recompute.FULL:
@@ -274,7 +280,7 @@ def values_per_token(spec: RLJobSpec, model: ModelSize, recompute: Recompute) ->
     elif trainer.backend is TrainerBackend.MEGATRON:
         kept = everything - _MLP_VALUES * channels / tensor
     else:  # The input, and what products and attention return.
-        kept = (3 * hidden + 2 * channels + 2 * width) / tensor
+        kept = (3 * hidden + 2 * channels + 2 * width + routed) / tensor
     # Of a token, in a sequence of the longest context.
     pairs = model.query_heads * spec.model.max_context_tokens if model.keeps_scores else 0
     kept += _KEPT_SCORE_VALUES[recompute] * pairs

@@ -19,7 +19,10 @@ _VARYING: Final = {"dynamic": "max_position_embeddings"} | dict.fromkeys(
 )
 """Kinds of RoPE whose frequencies change beyond a length: transformers looks at the longest sequence of a batch, and
 vLLM at the longest context that an engine may have."""
-_NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+_NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "moe_k")
+_BYTE_EXPERTS: Final = 256
+"""Experts whose numbers fit a byte."""
 _DIVIDED: Final = (
     "num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
 )  # fmt: skip
@@ -56,6 +59,18 @@ def num_experts(config: Mapping[str, Any]) -> int:
     """Return the number of experts of a layer of a mixture; 0: there are none."""
     text = language_part(config)
     return next((text[name] for name in _NUM_EXPERTS if _is_count(text.get(name))), 0)
+
+
+def experts_per_token(config: Mapping[str, Any]) -> int:
+    """Return the number of experts that a token passes through in a layer; 0: there are none."""
+    text = language_part(config)
+    return next((text[name] for name in _EXPERTS_PER_TOKEN if _is_count(text.get(name))), 0)
+
+
+def routing_bytes(config: Mapping[str, Any]) -> int:
+    """Return the size of the numbers of all experts that a token passes through; 0: there are none."""
+    number_bytes = 1 if num_experts(config) <= _BYTE_EXPERTS else 2
+    return (language_part(config).get("num_hidden_layers") or 0) * experts_per_token(config) * number_bytes
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

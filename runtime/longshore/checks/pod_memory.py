@@ -77,8 +77,8 @@ class _Pods:
         return self.workers.memory_bytes(DEFAULT_GPU_POD_MEMORY)
 
 
-def coordinator_memory(spec: RLJobSpec) -> str:
-    """Return the memory that a coordinator requests by default, a quantity.
+def coordinator_memory(spec: RLJobSpec, expert_bytes: int = 0) -> str:
+    """Return the memory that a coordinator needs, a quantity, with so much for the experts of a token.
 
     It grows with the tokens of a step. The coordinator holds those of a round, which may launch twice as many responses
     as it trains on, and of the step that is trained on; and for the loss of a trainer those since the last checkpoint,
@@ -91,6 +91,8 @@ def coordinator_memory(spec: RLJobSpec) -> str:
     if algorithm.teacher_endpoint is not None:
         token_bytes += _VALUE_BYTES  # A log-probability of the teacher.
     needed_bytes = _COORDINATOR_BYTES + tokens * token_bytes + num_responses * _HELD_RESPONSE_BYTES
+    prompt_tokens = num_responses * (spec.model.max_context_tokens - algorithm.max_response_tokens)
+    needed_bytes += (tokens + prompt_tokens) * expert_bytes
     return f"{_whole_gib(needed_bytes)}Gi"
 
 

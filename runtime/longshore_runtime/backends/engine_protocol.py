@@ -209,7 +209,7 @@ class Engine(Protocol):
             channel: where to meet the trainer that broadcasts them.
 
         Returns:
-            Whether it holds all weights in bfloat16.
+            Whether it holds all matrices in bfloat16.
         """
 
     def load_bucket(self, bucket: Bucket | SharedBucket) -> None:

@@ -23,7 +23,10 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
     `on_loaded` is called with the bytes of the checkpoint that have been read so far.
     """
     if spec.options.backend is EngineBackend.FAKE:
-        return FakeEngine(_fake_options(spec, model))
+        options = _fake_options(spec, model)
+        if (tp_size := spec.options.tensor_parallel_size) > options.max_tp_size:
+            raise EngineStartError(f"rollout.engine.tensorParallelSize: the model does not split into {tp_size} parts")
+        return FakeEngine(options)
     spec = _prepared(spec, model)
     with without_collections():
         from longshore_runtime.backends.vllm_engine import VllmEngine
@@ -34,6 +37,7 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
 def follow_engine(spec: EngineSpec, model: Path) -> None:
     """Run the part of an engine in a pod that is not its first; raises EngineStartError, or EngineDied when it ends."""
     if spec.options.backend is EngineBackend.FAKE:
+        _fake_options(spec, model)
         threading.Event().wait()  # All that it does happens in the first pod.
     spec = _prepared(spec, model)
     with without_collections():
@@ -59,9 +63,6 @@ def _fake_options(spec: EngineSpec, model: Path) -> FakeEngineOptions:
         values = {"max_num_seqs": spec.options.max_num_seqs, **spec.options.extra_args}
         if spec.returns_experts:
             values |= expert_sizes(model)
-        options = FakeEngineOptions.for_model(model, **values)
+        return FakeEngineOptions.for_model(model, **values)
     except ValueError as error:
         raise EngineStartError(str(error)) from error
-    if (tp_size := spec.options.tensor_parallel_size) > options.max_tp_size:
-        raise EngineStartError(f"rollout.engine.tensorParallelSize: the model does not split into {tp_size} parts")
-    return options

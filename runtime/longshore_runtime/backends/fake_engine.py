@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from longshore.checks.model_files import config_of
-from longshore.checks.model_limits import language_part, num_experts
+from longshore.checks.model_limits import experts_per_token, language_part, num_experts
 from longshore_runtime.backends.engine_protocol import (
     Completion,
     EngineStats,
@@ -84,7 +84,7 @@ def expert_sizes(model: Path) -> dict[str, int]:
     return {
         "num_layers": text["num_hidden_layers"],
         "num_experts": num_experts(config),
-        "experts_per_token": text["num_experts_per_tok"],
+        "experts_per_token": experts_per_token(config),
     }
 
 

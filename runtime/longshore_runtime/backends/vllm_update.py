@@ -23,14 +23,14 @@ from longshore_runtime.weights.slices import Bucket, Slice
 def begin_update(worker: Any, channel: BroadcastGroup | None = None, lora: Lora | None = None, number: int = 0) -> bool:
     """Prepare every layer for new weights; with a `channel`, they come by broadcast.
 
-    With `lora`, they are those of an adapter, which an engine knows by its number. Returns whether all weights that
-    come are held in bfloat16.
+    With `lora`, they are those of an adapter, which an engine knows by its number. Returns whether all matrices
+    that come are held in bfloat16.
     """
     sources = _Sources(worker.device)
     if channel is not None:
         sources.join(channel, worker.rank)
     worker.longshore_sources = sources
-    dtypes = {parameter.dtype for parameter in worker.model_runner.get_model().parameters()}
+    dtypes = {one.dtype for one in worker.model_runner.get_model().parameters() if one.dim() > 1}
     with set_current_vllm_config(worker.vllm_config):
         worker.longshore_update = (
             Renewal(worker.model_runner.get_model(), worker.model_config)

@@ -65,7 +65,7 @@ class WeightSender:
     def fill(self, *, in_bfloat16: bool = False) -> BucketPart | None:
         """Write the next bucket and return it, or None after the last. This overwrites the one before the previous.
 
-        `in_bfloat16`: whether weights are rounded to that type. The first call decides.
+        `in_bfloat16`: whether matrices are rounded to that type. The first call decides.
         """
         if self._chunks is None:
             self._chunks = _chunks(self._tensors, self._size_bytes, in_bfloat16=in_bfloat16)
@@ -103,7 +103,8 @@ class WeightSender:
 def _chunks(tensors: Iterator[Named], bucket_bytes: int, *, in_bfloat16: bool) -> Iterator[_Chunk]:
     for name, values, cut in tensors:
         shape, flat = tuple(values.shape), values.reshape(-1)
-        if in_bfloat16 and flat.is_floating_point():
+        # Vectors are small, and engines may hold some in float32, such as the biases of routers.
+        if in_bfloat16 and flat.is_floating_point() and len(shape) > 1:
             flat = flat.to(torch.bfloat16)
         del values
         for start, stop in spans(len(flat), flat.element_size(), bucket_bytes):

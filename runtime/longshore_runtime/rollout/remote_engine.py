@@ -54,7 +54,7 @@ They are many times HEARTBEAT_S, because compiling may keep the process from sen
 _DEATH_LIMIT_S: Final = 10.0
 """Time limit for what Ray knows about an engine that is gone."""
 _PART_LIMIT_S: Final = 10.0
-"""Time in which Ray tells that a part has ended. The first one may hear of it before, from a connection that breaks."""
+"""Seconds in which Ray tells that a part has ended; the one in the first pod may hear of it earlier."""
 _READER_LIMIT_S: Final = 10.0
 """Time limit for the reader thread of an engine that is gone."""
 
@@ -84,8 +84,9 @@ class EngineHandle:
         self._actor = placement(first.worker, gpus=first.gpus).remote(RemoteEngine)
         self._followers = [placement(place.worker, gpus=place.gpus).remote(RemoteFollower) for place in others]
         self._loss: tuple[int, BaseException] | None = None
-        """Pod of the first part that has ended, but not the part in the first pod, and how Ray reports that."""
-        self._has_loss = threading.Event()
+        """Pod of the first follower that has ended, and how Ray reports that."""
+        self._is_settled = threading.Event()
+        """Set once a follower or the whole engine has ended."""
         self._placed = [actor.__ray_ready__.remote() for actor in self._actors]
         meeting = self._actor.rendezvous.remote(*self._placed[1:]) if others else None
         self._start = self._actor.start.remote(spec, model, output, len(places), meeting)
@@ -234,7 +235,7 @@ class EngineHandle:
             error = future.exception()
             assert error is not None, "`follow` never returns"
             self._loss = (pod, error)
-        self._has_loss.set()
+        self._is_settled.set()
         # In a thread of its own: Ray answers nothing while its thread is in this function.
         threading.Thread(target=ray.kill, args=(self._actor,), name=f"end-{self.engine}", daemon=True).start()
 
@@ -245,11 +246,14 @@ class EngineHandle:
             error: what Ray says of the first part. An error of its own may come from the loss, which Ray tells later.
         """
         if self._followers and isinstance(error, ray.exceptions.RayTaskError):
-            self._has_loss.wait(_PART_LIMIT_S)
+            self._is_settled.wait(_PART_LIMIT_S)
         if self._loss is None:
             return None
-        pod, error = self._loss
-        return f"{engine_error(cast(Exception, error))} in worker {pod}"
+        pod, loss = self._loss
+        lost = engine_error(cast(Exception, loss))
+        if isinstance(lost, EngineStartError) and isinstance(engine_error(cast(Exception, error)), EngineStartError):
+            return None  # Both refuse the same: no part was lost.
+        return f"{lost} in worker {pod}"
 
     def _loss_of_first(self) -> tuple[int, BaseException] | None:
         """Return the first pod and how Ray reports that the part in it has ended, if it has."""
@@ -265,4 +269,5 @@ class EngineHandle:
         """Mark the engine as ended; return whether it was alive until now."""
         with self._lock:
             was_alive, self._alive, self._ended = self._alive, False, True
+        self._is_settled.set()
         return was_alive

@@ -143,7 +143,7 @@ class _Receivers:
     def begin(self, sending: Sending) -> None:
         """Wait until all are prepared, and those in other places have met the rank that broadcasts.
 
-        Weights are sent in bfloat16 where all engines hold them so: they would round in the same way.
+        Matrices are sent in bfloat16 where all engines hold them so: they would round in the same way.
         """
         num_remote_workers = sum(engine.num_workers for engine in self.remote)
         channel = sending.channel(num_remote_workers) if self.remote else None

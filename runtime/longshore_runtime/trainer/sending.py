@@ -28,7 +28,7 @@ class Sending:
         self._in_order = in_order
         self._first = next(iter(actors.values()))
         self.in_bfloat16 = False
-        """Whether weights are written in bfloat16; otherwise as the ranks hold them."""
+        """Whether matrices are written in bfloat16; otherwise as the ranks hold them."""
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
         """Begin to write the weights; raises WeightsUnavailable if they are of another version by now."""

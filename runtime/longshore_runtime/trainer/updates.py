@@ -423,7 +423,7 @@ def _branch_samples(
 def _num_masked(trajectory: Trajectory, algorithm: Algorithm, policy_version: int, *, was_cut_off: bool) -> int:
     """Return the number of first tokens of a response that are not in the loss."""
     trains_unfinished = algorithm.objective.trains_unfinished
-    if trains_unfinished and not was_cut_off and not algorithm.mask_stale_tokens:
+    if trains_unfinished and not was_cut_off:
         # Each round that cut it off has trained on its own tokens, and none on those after. These have the reward, and
         # may be of an older round, in which it ended too late to be taken.
         return trajectory.num_tokens_before(trajectory.newest_version or 0)

@@ -339,6 +339,17 @@ def test_parts_of_an_engine_wait_for_each_other_and_a_lost_one_is_no_mistake(pod
         pods.leave(2)
 
 
+def test_options_that_every_part_of_an_engine_refuses_are_a_mistake(pods: Pods) -> None:
+    options = EngineSettings(backend=EngineBackend.FAKE, tensor_parallel_size=2, extra_args={"no_such": 1})
+    places = (Place(0, ()), Place(1, ()))
+    handle = EngineHandle(0, places, EngineSpec(options, ENDLESS), "model", "output", lambda event: None)
+    try:
+        with pytest.raises(EngineStartError, match="no_such"):
+            handle.wait_started()
+    finally:
+        handle.stop()
+
+
 def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:
     job = start(ONE_BY_TWO)
     job.pool.publish(weights(0))

@@ -346,7 +346,6 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
         (EngineSettings(extra_args={"worker_extension_cls": "a.B"}), "worker_extension_cls follows from other fields"),
         (EngineSettings(extra_args={"pipeline_parallel_size": 2}), "would give an engine other GPUs than those of"),
         (EngineSettings(extra_args={"quantization_config": {}}), "engines could not take the trainer's"),
-        (EngineSettings(quantization="FP8"), "rollout.engine.quantization: FP8 needs GPUs; remove it"),
         (EngineSettings(extra_args={"override_generation_config": {"top_p": 0.5}}), "every request says how it is"),
         (EngineSettings(extra_args={"otlp_traces_endpoint": "http://x"}), "are sent with tracking.openTelemetry"),
         (

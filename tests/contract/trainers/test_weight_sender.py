@@ -80,14 +80,16 @@ def test_parameters_arrive_as_they_are_whatever_the_size_of_buckets(
     assert receipt.complete() == combined_checksum([whole])
 
 
-def test_weights_are_rounded_for_engines_that_hold_bfloat16_and_other_values_stay() -> None:
-    counters = torch.arange(5)
-    named = [*parameters([(3, 4), ()], torch.float32), ("counters", counters, None)]
-    buckets = written(named, 16, in_bfloat16=True)
+def test_matrices_are_rounded_for_engines_that_hold_bfloat16_and_other_values_stay() -> None:
+    """A bias of a router that is off by its rounding lets engines choose other experts."""
+    matrix, bias, counters = torch.randn(3, 4), torch.full((4,), 7.01), torch.arange(10).view(2, 5)
+    buckets = written(
+        [("matrix", matrix, None), ("bias", bias, None), ("counters", counters, None)], 16, in_bfloat16=True
+    )
     arrived = received(buckets)
-    assert torch.equal(arrived.pop("counters"), counters)
-    assert all(torch.equal(arrived[name], values.bfloat16()) for name, values, _ in named[:2])
-    assert sum(slot.num_bytes for part, _ in buckets for slot in part.slots) == 2 * 13 + counters.nbytes
+    assert torch.equal(arrived["matrix"], matrix.bfloat16())
+    assert torch.equal(arrived["bias"], bias) and torch.equal(arrived["counters"], counters)
+    assert sum(slot.num_bytes for part, _ in buckets for slot in part.slots) == 2 * 12 + bias.nbytes + counters.nbytes
 
 
 @settings(max_examples=examples(30), deadline=None)

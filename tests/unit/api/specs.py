@@ -31,6 +31,7 @@ TRUNCATED: Json = {
     "rollout.onPolicy": "Relaxed",
 }  # fmt: skip
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
+REPLAYED: Json = {"trainer.routerReplay": True, "coordinator.resources": {"memory": "8Gi"}}
 WHITENED = {"algorithm.objective.name": "ReinforcePlusPlus"}
 
 
@@ -164,6 +165,11 @@ BROKEN: list[tuple[Json, str]] = [
         "rollout.engine.quantization",
     ),
     (CORRECTED | {"rollout.engine.quantization": "FP8", "trainer.lora": {}}, "rollout.engine.quantization"),
+    (CORRECTED | {"rollout.engine.quantization": "FP8", "workers.gpusPerPod": 0}, "rollout.engine.quantization"),
+    (
+        CORRECTED | {"rollout.engine.quantization": "FP8", "rollout.engine.dtype": "float32"},
+        "rollout.engine.quantization",
+    ),
     (CORRECTED | strategy("GroupPipeline") | {"algorithm.promptsPerUpdate": 2}, "algorithm.rolloutCorrection"),
     (strategy("GroupPipeline") | {"algorithm.epochsPerStep": 2}, "rollout.handover"),
     (strategy("TailBatching", handover="Streamed") | {"algorithm.epochsPerStep": 2}, "rollout.handover"),
@@ -189,6 +195,7 @@ BROKEN: list[tuple[Json, str]] = [
     ({"algorithm.objective.advantage": "GAE"}, "algorithm.objective.advantage"),
     ({"algorithm.objective.name": "PPO", "trainer.backend": "Megatron"}, "trainer.backend"),
     (TRUNCATED | {"algorithm.responsesPerPrompt": 2}, "algorithm.responsesPerPrompt"),
+    (TRUNCATED | {"algorithm.maskStaleTokens": True}, "algorithm.maskStaleTokens"),
     (TRUNCATED | {"algorithm.promptsPerUpdate": 2}, "algorithm.promptsPerUpdate"),
     (TRUNCATED | strategy("TailBatching"), "rollout.strategy"),
     (WHITENED | strategy("Synchronous", handover="Pipelined"), "rollout.handover"),
@@ -214,12 +221,10 @@ BROKEN: list[tuple[Json, str]] = [
     ({"workers.gpusPerPod": 0, "trainer.backend": "Fake", "trainer.fsdpSize": 2}, "trainer.fsdpSize"),
     ({"trainer.backend": "Fake", "trainer.lora": {}}, "trainer.lora"),
     ({"trainer.lora": {"rank": 8}, "trainer.offloadReference": True}, "trainer.offloadReference"),
-    ({"trainer.routerReplay": True, "trainer.backend": "Megatron"}, "trainer.routerReplay"),
-    ({"trainer.routerReplay": True, "workers.gpusPerPod": 0}, "trainer.routerReplay"),
-    (
-        {"trainer.routerReplay": True, "workers.gpuResourceName": "longshore.dev/gpu"},
-        "trainer.routerReplay",
-    ),
+    (REPLAYED | {"trainer.backend": "Megatron"}, "trainer.routerReplay"),
+    (REPLAYED | {"workers.gpusPerPod": 0}, "trainer.routerReplay"),
+    (REPLAYED | {"workers.gpuResourceName": "longshore.dev/gpu"}, "trainer.routerReplay"),
+    (REPLAYED | {"coordinator.resources": {}}, "coordinator.resources"),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),
     ({"algorithm.objective.name": "PPO", "trainer.lora": {}}, "trainer.lora"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 3}, "trainer.fsdpSize"),

@@ -118,6 +118,17 @@ def test_what_the_model_cannot_do_and_too_few_rows_are_mistakes(files: Files) ->
     assert rows.startswith("data: 1 prompts to train on are fewer than algorithm.promptsPerStep (2)")
 
 
+def test_a_coordinator_that_cannot_hold_the_experts_of_all_tokens_is_a_mistake(files: Files) -> None:
+    mixture = {"num_hidden_layers": 48, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 96}
+    (files.model / "config.json").write_text(json.dumps(CONFIG | mixture))
+    replay = {"trainer": {"routerReplay": True}, "workers": {"gpusPerPod": 1}}
+    files.spec(coordinator={"resources": {"memory": "4Gi"}}, **replay)
+    (mistake,) = files.mistakes(Check.COORDINATOR_MEMORY)
+    assert mistake.endswith("set memory to 9Gi")
+    files.spec(coordinator={"resources": {"memory": "9Gi"}}, **replay)
+    assert not files.mistakes(Check.COORDINATOR_MEMORY)
+
+
 @pytest.mark.parametrize(
     ("engine", "workers", "mistakes"),
     [

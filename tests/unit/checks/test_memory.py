@@ -64,6 +64,27 @@ def test_an_engine_holds_weights_and_the_keys_and_values_of_one_long_request(mod
     )
 
 
+def test_experts_of_a_token_keep_what_each_of_them_is_given_and_returns() -> None:
+    mixture = {**CONFIG, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    dense, sparse = (ModelSize.of(one, NUM_PARAMETERS) for one in ({**CONFIG, "intermediate_size": 8 * 768}, mixture))
+    assert dense is not None and sparse is not None
+    sparse = replace(sparse, intermediate_size=dense.intermediate_size)
+    assert sparse.experts_per_token == 8
+    job = spec(trainer={"fsdpSize": 1})
+    added = {way: values_per_token(job, sparse, way) - values_per_token(job, dense, way) for way in Recompute}
+    routed = 8 * SIZES["hidden_size"]
+    assert added == {
+        Recompute.NONE: 28 * 2 * routed + 2 * routed,
+        Recompute.SELECTIVE: 28 * routed + 2 * routed,
+        Recompute.FULL: 2 * routed,
+    }
+
+
+def test_experts_without_a_size_of_their_own_are_as_large_as_an_mlp() -> None:
+    mixture = ModelSize.of({**CONFIG, "num_local_experts": 8, "num_experts_per_tok": 2}, NUM_PARAMETERS)
+    assert mixture is not None and mixture.intermediate_size == 2 * SIZES["intermediate_size"]
+
+
 def test_a_cache_of_a_given_size_is_taken_as_given(model: ModelSize) -> None:
     given = spec(rollout={"engine": {"kvCache": "8Gi", "tensorParallelSize": 2}})
     assert engine_need(given, model).parts["KV cache"] == 4 * GIB

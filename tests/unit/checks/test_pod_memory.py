@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineDtype
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import Recompute
@@ -155,6 +156,15 @@ def test_more_memory_never_has_more_computed_again_nor_gives_smaller_micro_batch
 def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, Any], memory: str) -> None:
     context = algorithm.get("maxResponseTokens", 64) + 1024
     assert coordinator_memory(spec(context=context, algorithm=algorithm)) == memory
+
+
+def test_experts_of_all_tokens_need_memory_of_the_coordinator() -> None:
+    """48 layers and 8 experts, as Qwen3-30B-A3B has: 384 bytes a token, 25 times what it takes otherwise."""
+    job = spec(context=16_384 + 1024, algorithm=LARGE | {"maxResponseTokens": 16_384})
+    plain, with_experts = (parse_bytes(coordinator_memory(job, size)) for size in (0, 384))
+    num_responses = job.algorithm.prompts_per_step * job.algorithm.responses_per_prompt
+    tokens = num_responses * (4 * 16_384 + 4 * 1024)
+    assert with_experts - plain == pytest.approx(tokens * 384, abs=1 << 30)
 
 
 def test_engine_on_the_cpu_has_a_kv_cache_for_a_request_of_the_longest_context() -> None:

@@ -135,9 +135,9 @@ class Job:
         found: list[Json] = [c for c in self.status().get("conditions", []) if c["type"] == kind]
         return found[0] if found else {}
 
-    def wait(self, what: str, holds: Callable[[Json], bool]) -> Json:
+    def wait(self, what: str, holds: Callable[[Json], bool], limit_s: float = LIMIT_S) -> Json:
         """Wait until the status is as asked; the job's story is printed when it does not come."""
-        with self._watched() as statuses:
+        with self._watched(limit_s) as statuses:
             for status in statuses:
                 if status and holds(status):  # The operator has not seen a job without a status.
                     return status
@@ -146,8 +146,8 @@ class Job:
         raise AssertionError(f"{what}: not reached\n{self.story()}")
 
     @contextmanager
-    def _watched(self) -> Iterator[Iterator[Json]]:
-        """Every status of the job from now on, by one kubectl that watches.
+    def _watched(self, limit_s: float) -> Iterator[Iterator[Json]]:
+        """Every status of the job in the next `limit_s` seconds, by one kubectl that watches.
 
         The last status comes again after RECHECK_S of silence, for what a condition sees beside the status.
         """
@@ -160,14 +160,14 @@ class Job:
             reader = threading.Thread(target=_read_documents, args=(watching.stdout, documents.put))
             reader.start()
             try:
-                yield _statuses(documents)
+                yield _statuses(documents, limit_s)
             finally:
                 watching.terminate()
                 reader.join()
 
-    def wait_finished(self) -> Json:
+    def wait_finished(self, limit_s: float = LIMIT_S) -> Json:
         """Wait for Succeeded or Failed."""
-        return self.wait("the job ends", lambda status: status.get("phase") in ("Succeeded", "Failed"))
+        return self.wait("the job ends", lambda status: status.get("phase") in ("Succeeded", "Failed"), limit_s)
 
     def wait_step(self, step: int) -> Json:
         """Wait until so many steps are done."""
@@ -308,9 +308,8 @@ def _read_documents(stream: IO[str], put: Callable[[Json | None], None]) -> None
     put(None)
 
 
-def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
-    """Yield every status until LIMIT_S pass without news: a job may be slow on a busy machine."""
-    deadline_s = time.monotonic() + LIMIT_S
+def _statuses(documents: "queue.SimpleQueue[Json | None]", limit_s: float) -> Iterator[Json]:
+    deadline_s = time.monotonic() + limit_s
     status: Json | None = None
     while time.monotonic() < deadline_s:
         try:
@@ -321,7 +320,7 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
             continue
         if document is None:
             return
-        status, deadline_s = document.get("status", {}), time.monotonic() + LIMIT_S
+        status = document.get("status", {})
         yield status
 
 

@@ -13,7 +13,7 @@ import yaml
 from longshore.api.objectives.registry import OBJECTIVES, WITH_CRITIC
 from tests.e2e.jobs import Cluster, Job, Json, claim
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 CLAIM: Final = "objectives"
 SETTINGS: Final = [
@@ -24,26 +24,29 @@ SETTINGS: Final = [
 ]
 PARTIAL: Final = {"strategy": "PartialRollout", "onPolicy": "Relaxed"}
 LEAST_GAIN: Final = 0.05
-"""Gain in held-out reward, twice its standard error. Most gain more than 0.1 in 12 steps."""
+"""Gain in held-out reward in 12 steps, twice its standard error. Most gain more than 0.1."""
+LEAST_GAIN_WITH_CRITIC: Final = 0.2
+"""Gain in 60 steps."""
+JOB_LIMIT_S: Final = 3000.0
 
 
 @pytest.mark.parametrize("objective", SETTINGS, ids=lambda objective: "-".join(objective.values()))
 def test_a_job_learns_with_each_objective(cluster: Cluster, root: Path, objective: Json) -> None:
-    trained(cluster, root, {"objective": objective, "entropyCoefficient": 1e-4}, {}).delete()
+    trained(cluster, root, {"objective": objective, "entropyCoefficient": 1e-4}, {}, LEAST_GAIN).delete()
 
 
 @pytest.mark.parametrize(("name", "rollout"), [("TPPO", PARTIAL), ("PPO", {})], ids=["TPPO", "PPO"])
 def test_a_job_learns_with_a_critic(cluster: Cluster, root: Path, name: str, rollout: Json) -> None:
     objective = {"name": name, "valueLearningRate": 1e-3}
     batch = {"steps": 60, "promptsPerStep": 96, "responsesPerPrompt": 1}
-    job = trained(cluster, root, {"objective": objective, **batch}, rollout)
+    job = trained(cluster, root, {"objective": objective, **batch}, rollout, LEAST_GAIN_WITH_CRITIC)
     explained = [row["critic/vf_explained_var"] for row in job.metrics()[-15:]]
     assert median(explained) > 0.2, explained
     job.delete()
 
 
-def trained(cluster: Cluster, root: Path, algorithm: Json, rollout: Json) -> Job:
-    """Run the quickstart's job with these settings to its end, and see that it has learned."""
+def trained(cluster: Cluster, root: Path, algorithm: Json, rollout: Json, least_gain: float) -> Job:
+    """Run the quickstart's job with these settings to its end, and see that it has learned so much."""
     documents = yaml.safe_load_all((root / "manifests/quickstart.yaml").read_text())
     manifest: Json = next(document for document in documents if document["kind"] == "RLJob")
     names = [value.lower() for value in algorithm["objective"].values() if isinstance(value, str)]
@@ -55,8 +58,8 @@ def trained(cluster: Cluster, root: Path, algorithm: Json, rollout: Json) -> Job
     spec["rollout"] |= rollout
     cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(claim(CLAIM)))
     job = cluster.apply(manifest)
-    status = job.wait_finished()
+    status = job.wait_finished(JOB_LIMIT_S)
     assert status["phase"] == "Succeeded", job.story()
     held_out = status["runtime"]["heldOut"]
-    assert held_out["latest"] > held_out["before"] + LEAST_GAIN, held_out
+    assert held_out["latest"] > held_out["before"] + least_gain, held_out
     return job

@@ -359,7 +359,7 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
 
 
 def num_top_tokens(spec: RLJobSpec, model: ModelSize) -> int:
-    """Return at how many tokens a model is compared with its teacher, in the place of each response token."""
+    """Return the number of likely tokens at which a model is compared with its teacher, for each response token."""
     return min(spec.algorithm.objective.num_top_tokens, model.vocab_size)
 
 

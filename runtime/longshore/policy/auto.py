@@ -88,7 +88,7 @@ class Auto(TailBatching):
     ) -> None:
         super().__init__(shape, cursor, begin.factors, rules, keeps_tokens=keeps_tokens)
         self.begin = self.choice = begin
-        """Choice for the next rounds; `begin`: that for the first round."""
+        """What was chosen for the next rounds; before the first choice, `begin`."""
 
     def choose(self, choice: RoundChoice) -> None:
         """Use these factors, which are those of short rounds, from now on."""

@@ -13,9 +13,9 @@ from longshore.api.training import TrainerDtype
 from longshore.policy.data_types import trainer_dtype
 
 FLOAT32_LIMIT: Final = 1e-3
-"""Where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
+"""Limit where everything computes in float32: rounding gives about 1e-6, a stale output layer more than 1."""
 SIXTEEN_BIT_LIMIT: Final = 0.1
-"""Where bfloat16, float16 or FP8 computes: dense models show 0.005 to 0.03 in 16 bits, and NeMo RL's guide to new
+"""Limit where bfloat16, float16 or FP8 computes: dense models show 0.005 to 0.03 in 16 bits, and NeMo RL's guide to new
 models calls a mean of exp(|difference|) above 1.05 a fault; twice that leaves room for long responses and experts."""
 
 
@@ -26,7 +26,7 @@ def mismatch_limit(
     engines_have_accelerators: bool,
     trainers_have_accelerators: bool,
 ) -> float:
-    """Limit of the mean mismatch of log-probabilities; infinite for engines without a model, which make theirs up."""
+    """Return the limit of the mean mismatch; infinite for engines without a model, which make log-probabilities up."""
     if rollout.max_log_prob_mismatch is not None:
         return rollout.max_log_prob_mismatch
     if rollout.engine.backend is EngineBackend.FAKE:

@@ -18,9 +18,9 @@ class StepMarks:
     started_s: float
     """Start of the round that was trained on: later where others were refused before it."""
     sampled_s: float
-    """The batch was complete."""
+    """When the batch was complete."""
     scored_s: float
-    """It had all its rewards."""
+    """When it had all its rewards."""
     trained_s: float
     published_s: float
 

@@ -117,7 +117,7 @@ class CausalLM(torch.nn.Module):
             temperature: sampling temperature.
             differentiates_entropies: whether entropies have a gradient.
             reference: what a teacher said of them.
-            is_reference: whether this is another model than that of the engines, whose routers choose experts.
+            is_reference: whether the weights are not those of the engines, so that routers choose experts anew.
         """
 
         def compute(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ def expert_modules(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 def group_experts(model: Any) -> None:
     """Have the experts of each layer computed at once, if their sizes allow it.
 
-    A model that was opened with `EAGER` keeps it otherwise. Products, and with them values and gradients, are the same.
+    A model that was opened with `EAGER` keeps it otherwise. Values and gradients are equal up to
+    rounding.
     """
     fused = [
         parameter for _, module in expert_modules(model) for parameter in module.parameters() if parameter.dim() > 2

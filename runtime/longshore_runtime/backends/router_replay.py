@@ -21,7 +21,7 @@ from longshore_runtime.backends.trainer_protocol import Sample
 
 _NUMBER: Final = re.compile(r"\.(\d+)\.")
 _OWN: Final = -1
-"""Number of an expert where the router chooses itself."""
+"""Stands for an expert that the router of the trainer chooses."""
 
 
 class RouterReplay:

@@ -70,7 +70,7 @@ def warm_start_origin(settings: WarmStart, task: BuiltinTask | None) -> Origin:
 
 
 def base_origin(model: Origin, directory: Path) -> Origin:
-    """Return the origin of the model that an adapter changes, in whose values it depends also on roundings."""
+    """Return the origin of the model that an adapter changes: an adapter fits no weights that differ by a rounding."""
     return replace(model, fingerprint=_model_fingerprint(directory))
 
 

@@ -157,7 +157,7 @@ class Repurposing:
 
     @property
     def trainer_pods(self) -> tuple[int, ...]:
-        """Pods that train for the rest of the round."""
+        """Pods that left the rollout for the rest of the round: they train, or idle in a set that does."""
         return tuple(self._overlay.trainer_pods) if self._overlay is not None else ()
 
     def begin(self, runner: RoundRunner) -> None:

@@ -29,9 +29,9 @@ _FIELD: Final = f"{AT}.endpoint"
 _OTHER_TOKENS: Final = "serve a model with the tokenizer of the model to train"
 _CONNECT_TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES: Final = 1 << 20
-"""Size of an answer without its tokens, and that of an error."""
+"""Largest size of an answer without its tokens, and of one that reports an error."""
 _TOKEN_BYTES: Final = 1 << 10
-"""Size of a token in an answer: vLLM writes its id, rank, log-probability and text, about 80 bytes."""
+"""Largest size of a token in an answer: vLLM writes its id, rank, log-probability and text, about 80 bytes."""
 
 Conversation = tuple[TokenIds, TokenIds]
 """A prompt, and what follows it: sampled and observed tokens."""

@@ -77,7 +77,7 @@ class GradientsDone:
 
 @dataclass(frozen=True)
 class TeacherAnswered:
-    """The teacher has answered about a group, or will not."""
+    """The teacher has answered about a group, or asking it has failed."""
 
     sender: object
     """`TaughtGroups` that has asked: a round that is sampled again has another one."""

@@ -274,7 +274,7 @@ class WarmStartRun:
         recorder.progress(ProgressUnit.STEPS, report.step, self._settings.steps, f"warm start, loss {report.loss:.3g}")
 
     def _note(self) -> dict[str, Any]:
-        """Return what weights are kept with: what they belong to, and the report of their steps."""
+        """Return what is kept beside the weights: the origins of what they depend on, and the report of their steps."""
         origins = {kind: asdict(origin) for kind, origin in self._parts.origins.items()}
         return {"origins": origins, "report": self._report.model_dump()}
 

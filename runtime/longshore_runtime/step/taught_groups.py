@@ -1,4 +1,4 @@
-"""Groups of a step on their way from the round to the trainers, about which a teacher behind an endpoint is asked."""
+"""Ask a teacher behind an endpoint about groups of a step, on their way from the round to the trainers."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait

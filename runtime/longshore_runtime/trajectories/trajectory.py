@@ -52,7 +52,7 @@ class Trajectory(ComparedByValue):
     runs: tuple[Run, ...]
     """Origin of the tokens, in their order."""
     experts: Experts | None = None
-    """Experts that the engine chose for the token before each token, which the token was sampled behind. There are
+    """Experts that the engine chose for the token before each token, whose output gave its probabilities. There are
     fewer rows than tokens where the last tokens were observed, because no engine has read them yet. None: the engine
     does not tell, or the model has no experts."""
     prompt_experts: Experts | None = None

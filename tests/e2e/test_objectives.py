@@ -40,7 +40,10 @@ def test_a_job_learns_with_a_critic(cluster: Cluster, root: Path, name: str, rol
     objective = {"name": name, "valueLearningRate": 1e-3}
     batch = {"steps": 60, "promptsPerStep": 96, "responsesPerPrompt": 1}
     job = trained(cluster, root, {"objective": objective, **batch}, rollout, LEAST_GAIN_WITH_CRITIC)
-    explained = [row["critic/vf_explained_var"] for row in job.metrics()[-15:]]
+    steps = job.metrics()[-25:]
+    # Rewards of a short round of tail batching are nearly equal: there is nothing to explain.
+    varied = [row for row in steps if row["round/is_long"]] or steps
+    explained = [row["critic/vf_explained_var"] for row in varied]
     assert median(explained) > 0.2, explained
     job.delete()
 

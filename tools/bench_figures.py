@@ -4,7 +4,7 @@ A benchmark that has no result leaves its page as it is.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -71,6 +71,13 @@ _SHOWN: Final = {
     ),
 }
 
+_PUBLICATION: Final = (
+    Column("GB", "gb_per_gb"),
+    Column("seconds", "s_per_gb", "{:.1f}"),
+    Column("seconds, ratio", "s_per_gb", is_ratio=True),
+    Column("CPU seconds, ratio", "cpu_s_per_gb", is_ratio=True),
+)
+
 Result = Mapping[str, Any]
 
 
@@ -79,6 +86,8 @@ def bench_figures(results: Path = RESULTS, docs: Path = _DOCS) -> None:
     for name in _SHOWN:
         if (result := _result(results, name)) is not None:
             replace(docs / _BENCHMARKS, name, _drawn_ratios(name, result, docs))
+    if (result := _result(results, "publication")) is not None:
+        replace(docs / _BENCHMARKS, "publication", _table(_PUBLICATION, _variants(result), result))
     if (result := _result(results, "learning")) is not None:
         replace(docs / "explanation/tail-batching.md", "learning", _drawn_learning(result, docs))
     if (result := _result(results, "objectives")) is not None:
@@ -107,7 +116,7 @@ def _drawn_ratios(name: str, result: Result, docs: Path) -> str:
     """Draw medians, with lines from minimum to maximum; return what the page says."""
     shown, ratios = _SHOWN[name], result["ratios"]
     columns = [column for column in shown.columns if column.is_ratio]
-    variants = list(dict.fromkeys(key.split("/")[0] for key in result["figures"] if "/" in key))
+    variants = _variants(result)
     drawn = [variant for variant in variants if variant != shown.baseline]
     figure, all_axes = pyplot.subplots(1, len(columns), sharey=True, squeeze=False)
     figure.set_size_inches(2.5 + 2.1 * len(columns), 0.9 + 0.32 * len(drawn))
@@ -122,23 +131,30 @@ def _drawn_ratios(name: str, result: Result, docs: Path) -> str:
         _plain(axes)
     all_axes[0][0].invert_yaxis()
     _save(docs, name)
-    head = f"| | {' | '.join(column.title for column in shown.columns)} |\n|---|{'---|' * len(shown.columns)}\n"
-    rows = (
-        f"| `{variant}` | {' | '.join(_cell(column, variant, result, shown.baseline) for column in shown.columns)} |\n"
-        for variant in sorted(variants, key=lambda one: one != shown.baseline)
-    )
+    table = _table(shown.columns, sorted(variants, key=lambda one: one != shown.baseline), result)
     return (
         f"![Ratios to {shown.baseline}: medians, and lines from minimum to maximum](../assets/bench-{name}.svg)\n\n"
-        f"{head}{''.join(rows)}"
+        f"{table}"
     )
 
 
-def _cell(column: Column, variant: str, result: Result, baseline: str) -> str:
-    if column.is_ratio and variant == baseline:
-        return "1"
+def _variants(result: Result) -> list[str]:
+    return list(dict.fromkeys(key.split("/")[0] for key in result["figures"] if "/" in key))
+
+
+def _table(columns: Sequence[Column], variants: Sequence[str], result: Result) -> str:
+    head = f"| | {' | '.join(column.title for column in columns)} |\n|---|{'---|' * len(columns)}\n"
+    rows = (
+        f"| `{variant}` | {' | '.join(_cell(column, variant, result) for column in columns)} |\n"
+        for variant in variants
+    )
+    return f"{head}{''.join(rows)}"
+
+
+def _cell(column: Column, variant: str, result: Result) -> str:
     found = result["ratios" if column.is_ratio else "figures"].get(f"{variant}/{column.key}")
     if found is None:
-        return ""
+        return "1" if column.is_ratio else ""  # Others are compared with a variant without ratios.
     median, low, high = (column.number.format(column.scale * found[name]) for name in ("median", "min", "max"))
     return median if low == high else f"{median} ({low} to {high})"
 

@@ -69,6 +69,17 @@ class AdmissionConfig(ApiModel):
 NO_ADMISSION: Final = AdmissionConfig()
 
 
+class RdmaDevices(ApiModel):
+    """RDMA devices of GPU pods, as the chart's `rdma` has them."""
+
+    resource: str = Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
+    """Extended resource of the device plugin, such as rdma/hca."""
+    count: int = Field(default=1, ge=1, le=64)
+    """Devices of each pod."""
+    ipc_lock: bool = False
+    """Whether the containers get the capability IPC_LOCK, which only processes of root have in effect."""
+
+
 def read_config(path: Path) -> AdmissionConfig:
     """Read the file that the chart mounts.
 
@@ -107,6 +118,8 @@ class OperatorConfig:
     """User and group of the pods, and the group of their volumes; None: the cluster assigns them, as OpenShift does."""
     image_pull_secrets: tuple[str, ...] = ()
     """Secrets, in the namespace of a job, with which its pods pull images."""
+    rdma: RdmaDevices | None = None
+    """Devices of the GPU pods between which NCCL sends data; None: pods get none."""
 
     @property
     def opens_pages(self) -> bool:

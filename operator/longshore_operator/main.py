@@ -23,7 +23,14 @@ from longshore.api.scheduling import PodGroupKind
 from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
 from longshore_operator import health
-from longshore_operator.config import API_SERVER_PORTS, NO_ADMISSION, ConfigError, OperatorConfig, read_config
+from longshore_operator.config import (
+    API_SERVER_PORTS,
+    NO_ADMISSION,
+    ConfigError,
+    OperatorConfig,
+    RdmaDevices,
+    read_config,
+)
 from longshore_operator.controller import Controller, utc_now
 from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
@@ -101,6 +108,12 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         metavar="NAME",
         help="Secret in the namespace of a job with which its pods pull images (repeatable; default none)",
     )
+    run.add_argument(
+        "--rdma",
+        type=RdmaDevices.model_validate_json,
+        metavar="JSON",
+        help="RDMA devices of GPU pods that use NCCL across pods, as resource, count and ipcLock (default: none)",
+    )
     run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
     run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
     run.add_argument("--lease-name", default=names.OPERATOR_FIELD_MANAGER, help="name of the Lease")
@@ -119,6 +132,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
             runtime_classes=frozenset(given.allow_runtime_class),
             pod_user=given.pod_user,
             image_pull_secrets=tuple(given.image_pull_secret),
+            rdma=given.rdma,
             kueue=given.kueue,
             pod_groups=frozenset(PodGroupKind(kind) for kind in given.pod_groups),
             admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,

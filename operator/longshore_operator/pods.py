@@ -10,7 +10,7 @@ from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore.api.spec import Placement
 from longshore.checks.pod_memory import coordinator_memory
-from longshore_operator import mounts, topology
+from longshore_operator import mounts, rdma, topology
 from longshore_operator.config import OperatorConfig
 from longshore_operator.identity import Identity
 from longshore_operator.pod_security import pod_security, with_template
@@ -85,7 +85,7 @@ def worker_pod(
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     topology.follow_coordinator(pod, job)
-    return _finished_gpu_pod(pod, config, workers)
+    return _finished_nccl_pod(pod, config, job, Component.WORKER)
 
 
 def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     topology.follow_coordinator(pod, job)
-    return _finished_gpu_pod(pod, config, workers)
+    return _finished_nccl_pod(pod, config, job, Component.TRAINER)
 
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -220,6 +220,14 @@ def _finished_gpu_pod(pod: dict[str, Any], config: OperatorConfig, workers: Work
     """Finish a pod with engines, trainers or a judge. Processes on real GPUs need far more memory than the default."""
     limit = None if workers.has_accelerator else GPU_POD_REQUESTS["memory"]
     return _finished(pod, config, workers, GPU_POD_REQUESTS, limit)
+
+
+def _finished_nccl_pod(pod: dict[str, Any], config: OperatorConfig, job: RLJob, component: Component) -> dict[str, Any]:
+    """Finish a pod with engines or trainers, with RDMA devices if NCCL connects it to other pods."""
+    devices = config.rdma if rdma.uses_nccl_across_pods(job.spec, component) else None
+    workers = job.spec.workers if component is Component.WORKER else job.spec.training_pods
+    rdma.request_devices(pod, devices)
+    return rdma.allow_locked_memory(_finished_gpu_pod(pod, config, workers), devices)
 
 
 def _finished(

@@ -13,7 +13,7 @@ from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
 from longshore_operator.admission.demand import Limits
-from longshore_operator.config import AdmissionConfig, OperatorConfig
+from longshore_operator.config import AdmissionConfig, OperatorConfig, RdmaDevices
 from longshore_operator.main import parse
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.pod_group_api import APIS
@@ -133,6 +133,15 @@ class TestPodUser:
 def test_pods_of_jobs_pull_their_images_with_the_secrets_of_the_values() -> None:
     assert options(runtimeImagePullSecrets=[{"name": "a"}, {"name": "b"}]).image_pull_secrets == ("a", "b")
     assert options().image_pull_secrets == ()
+
+
+def test_rdma_devices_reach_the_operator_once_a_resource_is_named() -> None:
+    assert options().rdma is None
+    found = options(rdma={"resource": "rdma/hca", "count": 8, "ipcLock": True}).rdma
+    assert found == RdmaDevices(resource="rdma/hca", count=8, ipc_lock=True)
+    assert options(rdma={"resource": "rdma/hca"}).rdma == RdmaDevices(resource="rdma/hca")
+    for wrong in ({"resource": "hca"}, {"count": 0}, {"ipc_lock": True}):
+        assert "rdma" in refusal(rdma=wrong)
 
 
 class TestPolicies:

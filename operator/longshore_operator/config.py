@@ -76,8 +76,6 @@ class RdmaDevices(ApiModel):
     """Extended resource of the device plugin, such as rdma/hca."""
     count: int = Field(default=1, ge=1, le=64)
     """Devices of each pod."""
-    ipc_lock: bool = False
-    """Whether the containers get the capability IPC_LOCK, which only processes of root have in effect."""
 
 
 def read_config(path: Path) -> AdmissionConfig:

@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         "--rdma",
         type=RdmaDevices.model_validate_json,
         metavar="JSON",
-        help="RDMA devices of GPU pods that use NCCL across pods, as resource, count and ipcLock (default: none)",
+        help="RDMA devices of GPU pods that use NCCL across pods, as resource and count (default: none)",
     )
     run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
     run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")

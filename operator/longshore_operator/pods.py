@@ -225,9 +225,8 @@ def _finished_gpu_pod(pod: dict[str, Any], config: OperatorConfig, workers: Work
 def _finished_nccl_pod(pod: dict[str, Any], config: OperatorConfig, job: RLJob, component: Component) -> dict[str, Any]:
     """Finish a pod with engines or trainers, with RDMA devices if NCCL connects it to other pods."""
     devices = config.rdma if rdma.uses_nccl_across_pods(job.spec, component) else None
-    workers = job.spec.workers if component is Component.WORKER else job.spec.training_pods
     rdma.request_devices(pod, devices)
-    return rdma.allow_locked_memory(_finished_gpu_pod(pod, config, workers), devices)
+    return _finished_gpu_pod(pod, config, job.spec.workers if component is Component.WORKER else job.spec.training_pods)
 
 
 def _finished(

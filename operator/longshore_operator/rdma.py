@@ -1,15 +1,12 @@
 """RDMA devices of the GPU pods between which NCCL sends data: trainer replicas, engines, and new weights."""
 
-from typing import Any, Final
+from typing import Any
 
-from longshore.api import contract
 from longshore.api.names import Component
 from longshore.api.rollout import Parallelism
 from longshore.api.shapes import engine_pods, replica_pods
 from longshore.api.spec import RLJobSpec
 from longshore_operator.config import RdmaDevices
-
-_IPC_LOCK: Final = "IPC_LOCK"
 
 
 def uses_nccl_across_pods(spec: RLJobSpec, component: Component) -> bool:
@@ -38,16 +35,3 @@ def request_devices(pod: dict[str, Any], devices: RdmaDevices | None) -> None:
     if devices is not None:
         limits = pod["spec"]["containers"][0]["resources"].setdefault("limits", {})
         limits.setdefault(devices.resource, str(devices.count))
-
-
-def allow_locked_memory(pod: dict[str, Any], devices: RdmaDevices | None) -> dict[str, Any]:
-    """Return the pod with IPC_LOCK for its main container, if the operator was installed to grant it.
-
-    This follows the merge of the template, because a template must not have capabilities.
-    """
-    if devices is not None and devices.ipc_lock:
-        (container,) = (one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER)
-        capabilities = container["securityContext"]["capabilities"]
-        added = [name for name in capabilities.get("add", ()) if name != _IPC_LOCK]
-        container["securityContext"] |= {"capabilities": capabilities | {"add": [*added, _IPC_LOCK]}}
-    return pod

@@ -137,10 +137,10 @@ def test_pods_of_jobs_pull_their_images_with_the_secrets_of_the_values() -> None
 
 def test_rdma_devices_reach_the_operator_once_a_resource_is_named() -> None:
     assert options().rdma is None
-    found = options(rdma={"resource": "rdma/hca", "count": 8, "ipcLock": True}).rdma
-    assert found == RdmaDevices(resource="rdma/hca", count=8, ipc_lock=True)
+    found = options(rdma={"resource": "rdma/hca", "count": 8}).rdma
+    assert found == RdmaDevices(resource="rdma/hca", count=8)
     assert options(rdma={"resource": "rdma/hca"}).rdma == RdmaDevices(resource="rdma/hca")
-    for wrong in ({"resource": "hca"}, {"count": 0}, {"ipc_lock": True}):
+    for wrong in ({"resource": "hca"}, {"count": 0}, {"ipcLock": True}):
         assert "rdma" in refusal(rdma=wrong)
 
 

@@ -107,14 +107,3 @@ def test_only_pods_that_use_nccl_across_pods_get_devices() -> None:
 def test_the_number_of_devices_that_a_job_requests_comes_first(options: Spec) -> None:
     job = make_job(workers={"replicas": 2, "gpusPerPod": 8, **options})
     assert num_devices(worker_pod(job, WITH_RDMA, 1, 0, "10.0.0.9", 1)) == "8"
-
-
-def test_pods_stay_restricted_unless_the_operator_grants_ipc_lock() -> None:
-    job, rdma = make_job(), RdmaDevices(resource=HCA, ipc_lock=True)
-    granted = worker_pod(job, replace(CONFIG, rdma=rdma), 1, 0, "10.0.0.9", 1)
-    restricted = container(worker_pod(job, WITH_RDMA, 1, 0, "10.0.0.9", 1))["securityContext"]
-    assert restricted["capabilities"] == {"drop": ["ALL"]}
-    assert container(granted)["securityContext"] == restricted | {
-        "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}
-    }
-    assert container(coordinator_pod(job, replace(CONFIG, rdma=rdma), 1))["securityContext"] == restricted

@@ -29,4 +29,4 @@ def write_warm_model(directory: Path, task: BuiltinTask, num_steps: int, seed: i
             samples = imitated(step, of_step(step))
             trainer.accumulate(samples)
             trainer.update(step_denominator(samples, options))
-        trainer.save(directory)
+        trainer.begin_save(directory)()

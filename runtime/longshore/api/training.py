@@ -138,7 +138,7 @@ class TrainerSettings(ApiModel, rules=_RULES):
 class CheckpointSettings(ApiModel):
     """How often checkpoints are written, and how many are kept.
 
-    Each one is a directory in the storage of the job, published atomically.
+    Each one is a directory in the storage of the job, published atomically. The next round runs while it is written.
     """
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)

@@ -1,6 +1,6 @@
 """A critic, which learns the value of every state of a response, and the trainer of a policy that has one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -197,10 +197,15 @@ class TrainerWithCritic:
         """Yield those of the policy."""
         return self._policy.tensors(in_pieces=in_pieces)
 
-    def save(self, directory: Path) -> None:
+    def begin_save(self, directory: Path) -> Callable[[], None]:
         """Write both; the directory of the critic opens in transformers as a model for sequence classification."""
-        self._policy.save(directory)
-        self._critic.save(directory / _DIRECTORY)
+        each = self._policy.begin_save(directory), self._critic.begin_save(directory / _DIRECTORY)
+
+        def write() -> None:
+            for write_one in each:
+                write_one()
+
+        return write
 
     def load(self, directory: Path) -> None:
         """Restore both; a checkpoint of a job that had no critic yet leaves it as it begins."""

@@ -7,7 +7,7 @@ batches.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,18 @@ class FakeTrainer:
 
         yield WEIGHT_NAME, torch.from_numpy(self._weights.astype(np.float32)), None
 
-    def save(self, directory: Path) -> None:
-        """Write weights and policy version."""
-        directory.mkdir(parents=True, exist_ok=True)
-        state = {"weights": self._weights.tolist(), "policy_version": self._policy_version}
-        (directory / _STATE_FILE).write_text(json.dumps(state))
+    def begin_save(self, directory: Path) -> Callable[[], None]:
+        """Return what writes weights and policy version."""
+        state = json.dumps({"weights": self._weights.tolist(), "policy_version": self._policy_version})
+
+        def write() -> None:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / _STATE_FILE).write_text(state)
+
+        return write
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote."""
+        """Restore what `begin_save` wrote."""
         state = json.loads((directory / _STATE_FILE).read_text())
         self._weights = np.array(state["weights"], dtype=np.int64)
         self._policy_version = state["policy_version"]

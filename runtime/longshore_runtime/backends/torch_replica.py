@@ -74,6 +74,13 @@ class Replica:
         """Return all values of a parameter, on this rank; all ranks of the replica must call this together."""
         return tensor.detach()
 
+    def whole_on_host(self, own: Tensor, num_rows: int) -> Tensor:
+        """Return all values of a parameter of which this rank has `own` on the host; may be called in any thread.
+
+        All ranks of the first replica must call this together.
+        """
+        return own
+
     def rows(self, parameter: Tensor) -> slice:
         """Return which rows of a parameter this rank holds."""
         return ALL_ROWS
@@ -81,4 +88,9 @@ class Replica:
     @property
     def group(self) -> dist.ProcessGroup | None:
         """Group of the ranks of the replica; None: there is one rank."""
+        return None
+
+    @property
+    def writing_group(self) -> dist.ProcessGroup | None:
+        """The ranks of the first replica, for tensors on the host and a thread that writes; None: there is one rank."""
         return None

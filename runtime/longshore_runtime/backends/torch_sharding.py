@@ -20,6 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from longshore.api.training import Lora
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, T
+from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import empty_pretrained
@@ -60,6 +61,8 @@ class ShardedReplica(Replica):
         self._size = size
         self._dtype = dtype
         self._rank = world.rank % size
+        # Not that of `shards`: what a thread writes must not meet what ranks compute meanwhile.
+        self._writing = dist.new_group(range(size), TIMEOUT, backend="gloo") if size > 1 else None
 
     @property
     def number(self) -> int:
@@ -116,15 +119,22 @@ class ShardedReplica(Replica):
     @torch.no_grad()
     def whole(self, tensor: Tensor) -> Tensor:
         """See `Replica`; the result is on the device, also for a tensor on the host."""
-        shard = self.own(tensor)
+        return self._gathered(self.own(tensor), len(tensor), self._device, self._shards)
+
+    @torch.no_grad()
+    def whole_on_host(self, own: Tensor, num_rows: int) -> Tensor:
+        """See `Replica`."""
+        return self._gathered(own, num_rows, HOST, self._writing)
+
+    def _gathered(self, shard: Tensor, num_rows: int, device: torch.device, group: dist.ProcessGroup | None) -> Tensor:
         if self._size == 1:
-            return shard.to(self._device)
-        num_rows = -(-len(tensor) // self._size)  # The last ranks may have fewer rows or none.
-        padded = torch.zeros(num_rows, *tensor.shape[1:], dtype=tensor.dtype, device=self._device)
+            return shard.to(device)
+        most_rows = -(-num_rows // self._size)  # The last ranks may have fewer rows or none.
+        padded = torch.zeros(most_rows, *shard.shape[1:], dtype=shard.dtype, device=device)
         padded[: len(shard)] = shard
-        gathered = padded.new_empty(self._size * num_rows, *tensor.shape[1:])
-        dist.all_gather_into_tensor(gathered, padded, group=self._shards)
-        return gathered[: len(tensor)]
+        gathered = padded.new_empty(self._size * most_rows, *shard.shape[1:])
+        dist.all_gather_into_tensor(gathered, padded, group=group)
+        return gathered[:num_rows]
 
     def rows(self, parameter: Tensor) -> slice:
         """See `Replica`."""
@@ -134,6 +144,11 @@ class ShardedReplica(Replica):
     def group(self) -> dist.ProcessGroup | None:
         """See `Replica`."""
         return self._shards if self._size > 1 else None
+
+    @property
+    def writing_group(self) -> dist.ProcessGroup | None:
+        """See `Replica`."""
+        return self._writing
 
 
 def _own(tensor: Tensor) -> Tensor:

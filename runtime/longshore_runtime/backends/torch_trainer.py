@@ -1,7 +1,7 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
-from longshore_runtime.backends.devices import compute_device
+from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, copy_files, write_weights
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.lora import is_frozen
@@ -218,20 +218,38 @@ class TorchTrainer:
         for name, values in stored.buffers():
             yield name, values, None
 
-    def save(self, directory: Path) -> None:
-        """Write weights and tokenizer (Hugging Face format), optimizer, policy version and random state."""
+    def begin_save(self, directory: Path) -> Callable[[], None]:
+        """Return what writes weights and tokenizer (Hugging Face format), optimizer, policy version and random state.
+
+        On the CPU these are the tensors themselves. With a GPU they are copies on the host, which a trainer that sleeps
+        has anyway, so that engines may have the memory meanwhile.
+        """
         if self._replica.number > 0:
-            return
-        if self._policy_version > 0:
-            save_moments(directory / _OPTIMIZER_DIRECTORY, dict(self._named_moments()), self._replica.group)
-        weights = self.weights()
-        try:
-            if self._replica.is_first_rank:
-                self._write_model(directory, ((name, torch.from_numpy(values)) for name, values in weights))
-                state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
-                torch.save(state, directory / _STATE_FILE)
-        finally:
-            deque(weights, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
+            return lambda: None
+        self._moments.leave()
+        stored, replica = self._model.stored, self._replica
+        parameters = [(name, replica.own(one).to(HOST), one.shape[:1].numel()) for name, one in stored.parameters()]
+        buffers = [(name, values.to(HOST)) for name, values in stored.buffers()]
+        moments = dict(self._named_moments())
+        state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
+
+        def weights() -> Iterator[tuple[str, Tensor]]:
+            for name, own, num_rows in parameters:
+                yield from stored.apart(name, replica.whole_on_host(own, num_rows))
+            yield from buffers
+
+        def write() -> None:
+            if moments:
+                save_moments(directory / _OPTIMIZER_DIRECTORY, moments, replica.writing_group)
+            each = weights()
+            try:
+                if replica.is_first_rank:
+                    self._write_model(directory, ((name, one.to(torch.float32)) for name, one in each))
+                    torch.save(state, directory / _STATE_FILE)
+            finally:
+                deque(each, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
+
+        return write
 
     def _write_model(self, directory: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Write a Hugging Face directory, or one of PEFT, with weights that come in the order of `tensors`."""
@@ -249,7 +267,7 @@ class TorchTrainer:
         write_weights(directory, self._model.file_names.empty(), weights)
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote, bit by bit; accumulated gradients are dropped."""
+        """Restore what `begin_save` wrote, bit by bit; accumulated gradients are dropped."""
         state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
         self._policy_version = state["policy_version"]
         self._optimizer.state.clear()

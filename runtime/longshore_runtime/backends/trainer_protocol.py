@@ -1,6 +1,6 @@
 """A trainer as the training loop uses it: samples, updates, options, and the protocol of all backends."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -244,7 +244,7 @@ class Trainer(Protocol):
     They get the same samples too, or samples of their own (`ParallelSizes.deals_samples`), which may be none.
 
     Replicas hold equal weights; gradients are unreduced fp32 sums until `update`. A rank that sleeps wakes when it is
-    given work, and nothing but `update`, `compare`, `save` and `load` needs the other replicas.
+    given work, and nothing but `update`, `compare`, `begin_save` and `load` needs the other replicas.
     """
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -292,14 +292,15 @@ class Trainer(Protocol):
         `in_pieces`, with tensor parallelism: a rank gets its equal part of most of them, and the dimension of the cut.
         """
 
-    def save(self, directory: Path) -> None:
-        """Write weights (Hugging Face format), optimizer and random state.
+    def begin_save(self, directory: Path) -> Callable[[], None]:
+        """Return what writes weights (Hugging Face format), optimizer and random state as they are now.
 
-        Called on the first rank of the world, or on all of them where the optimizer is spread: then the first writes.
+        It is called once, in any thread, before the next `update` or `load`; all else may go on meanwhile. Both are
+        called on the first rank of the world, or on all of them where the optimizer is spread.
         """
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote; called on every rank."""
+        """Restore what `begin_save` wrote; called on every rank."""
 
     def discard(self) -> None:
         """Drop accumulated gradients."""

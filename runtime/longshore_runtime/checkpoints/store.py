@@ -12,6 +12,7 @@ import contextlib
 import json
 import re
 import shutil
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import structlog
 from longshore.checks.safetensors import DamagedFile, stored_tensors
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion
-from longshore_runtime.errors import UserError, first_line
+from longshore_runtime.errors import Interrupted, UserError, first_line
 from longshore_runtime.process.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
 from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
@@ -60,7 +61,7 @@ class Checkpoint:
         return self.path / TRAINER_DIR
 
     def state(self) -> dict[str, Any]:
-        """Return the state that was given to `publish`."""
+        """Return the state that was given to `begin`."""
         state: dict[str, Any] = orjson.loads((self.path / _STATE_FILE).read_bytes())
         return state
 
@@ -139,6 +140,9 @@ class CheckpointStore:
         self._state_fields = state_fields
         self._keep = keep
         self.require_own = require_own
+        self._lock = threading.Lock()
+        """Held while a checkpoint gets its name, and while the store closes."""
+        self._is_closed = False
 
     def progress(self, step: int) -> tuple[int, int]:
         """Return the bytes of the checkpoint being written, and of the newest one, which is about as large (0: none).
@@ -195,48 +199,80 @@ class CheckpointStore:
         sync(self._directory)
         return left
 
-    def publish(
+    def begin(
         self,
         step: int,
         state: Mapping[str, Any],
         kept: Mapping[ResponseId, Completion],
-        save_trainer: Callable[[Path], None],
-    ) -> Checkpoint:
-        """Write a checkpoint aside, make it durable, and give it its name in one move; then prune old ones.
+        begin_save: Callable[[Path], Callable[[], None]],
+    ) -> Callable[[], Checkpoint]:
+        """Begin to write a checkpoint aside.
 
         One of that step that is there already has its weights and partial responses, and takes the new state: the step
         was evaluated since.
 
+        Args:
+            step: step after which everything was as it is saved.
+            state: state of all parts but the trainers.
+            kept: partial responses.
+            begin_save: function that begins to write the files of the trainers, and returns what waits for them.
+
+        Returns:
+            Function that does the rest, in any thread: it waits, makes the checkpoint durable, gives it its name in one
+            move, and prunes old ones.
+
         Raises:
-            UserError: there is no room for it, or another job writes checkpoints here.
+            UserError: there is no room for it, or another job writes checkpoints here. Both may raise it.
         """
         self.require_own()
         final = self._directory / f"{_PREFIX}{step:06d}"
         content = orjson.dumps(dict(state), option=orjson.OPT_INDENT_2)
         if final.exists():
             write_whole(final / _STATE_FILE, content)
-            return Checkpoint(step, final)
+            return lambda: Checkpoint(step, final)
         unfinished = self._unfinished(step)
         self._remove_unfinished()
         needed_bytes = self._require_room(final)
-        try:
+
+        @contextlib.contextmanager
+        def cleaning_up() -> Iterator[None]:
+            try:
+                yield
+            except Exception as error:
+                is_full = is_no_room(error, self._directory)
+                self.require_own()  # Another coordinator may write here by now, and remove what is unfinished.
+                with self._lock:
+                    if not self._is_closed:
+                        shutil.rmtree(unfinished, ignore_errors=True)
+                if is_full:
+                    raise UserError(no_room(final, needed_bytes)) from error
+                raise
+
+        with cleaning_up():
             (unfinished / TRAINER_DIR).mkdir(parents=True)
-            save_trainer(unfinished / TRAINER_DIR)
-            (unfinished / _STATE_FILE).write_bytes(content)
-            write_kept(unfinished / _KEPT_FILE, kept)
-            sync_tree(unfinished)
-            self.require_own()  # Writing may have taken minutes.
-            unfinished.rename(final)
-            sync(self._directory)
-        except Exception as error:
-            is_full = is_no_room(error, self._directory)
-            self.require_own()  # It may be the checkpoint of another coordinator, which removes what is unfinished.
-            shutil.rmtree(unfinished, ignore_errors=True)
-            if is_full:
-                raise UserError(no_room(final, needed_bytes)) from error
-            raise
-        self._prune()
-        return Checkpoint(step, final)
+            wait_saved = begin_save(unfinished / TRAINER_DIR)
+
+        def finish() -> Checkpoint:
+            with cleaning_up():
+                wait_saved()
+                with self._lock:
+                    if self._is_closed:
+                        raise Interrupted("the session has ended before its checkpoint was written")
+                    (unfinished / _STATE_FILE).write_bytes(content)
+                    write_kept(unfinished / _KEPT_FILE, kept)
+                    sync_tree(unfinished)
+                    self.require_own()  # Writing may have taken minutes.
+                    unfinished.rename(final)
+                    sync(self._directory)
+            self._prune()
+            return Checkpoint(step, final)
+
+        return finish
+
+    def close(self) -> None:
+        """Let no checkpoint that is still being written appear any more: another session may begin in its place."""
+        with self._lock:
+            self._is_closed = True
 
     def _unfinished(self, step: int) -> Path:
         return self._directory / f"{UNFINISHED}{step:06d}"

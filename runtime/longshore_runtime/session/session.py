@@ -72,6 +72,7 @@ class Session:
         output = self._storage.output_dir
         owner = OutputOwner.of(settings)
         checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep, lambda: owner.require_own(output))
+        self._ending.reports.callback(checkpoints.close)
         damaged: list[str] = []
         newest = checkpoints.newest_whole(damaged.append)
         status = resumed_status(first, newest)

@@ -232,7 +232,8 @@ class WarmStartRun:
         unsaved_s = now_s - self._saved_s
         if unsaved_s >= self._parts.checkpoint.every_seconds or recovery.num_kept_tokens >= KEPT_TOKENS:
             self._save(trainers, metrics)
-            recovery.checkpointed()
+            recovery.saving()
+            recovery.saved()
 
     def _restore(self, trainers: TrainerGroup, metrics: MetricsWriter) -> int:
         """Return the number of steps that the newest checkpoint has, after loading it."""
@@ -251,19 +252,20 @@ class WarmStartRun:
         if (newest := self._checkpoints.newest()) is not None:
             trainers.load(self._parts.storage.relative(newest.model))
 
-    def _save(self, trainers: TrainerGroup, metrics: MetricsWriter, timeout_s: float | None = None) -> None:
+    def _save(self, trainers: TrainerGroup, metrics: MetricsWriter, **limit: float) -> None:
         state = {**self._note(), "metrics": metrics.journal.position}
-        save: Callable[[Path], None] = lambda directory: trainers.save(  # noqa: E731
-            self._parts.storage.relative(directory), timeout_s=timeout_s
-        )
-        self._checkpoints.publish(self._report.step, state, {}, save)
+
+        def begin_save(directory: Path) -> Callable[[], None]:
+            return trainers.begin_save(self._parts.storage.relative(directory), **limit)
+
+        self._checkpoints.begin(self._report.step, state, {}, begin_save)()
         self._saved_s = self._parts.clock.now_s()
 
     def _save_if_possible(self, trainers: TrainerGroup, recovery: Recovery, metrics: MetricsWriter) -> None:
         """Save the last finished step when the pod must stop, unless the weights are those of another one."""
         try:
             if not recovery.is_lost and trainers.policy_version() == self._report.step:
-                self._save(trainers, metrics, self._parts.stop.save_limit_s)
+                self._save(trainers, metrics, timeout_s=self._parts.stop.save_limit_s)
         except (TrainerLost, UserError, OSError, RuntimeError) as error:
             log.warning("no checkpoint of the warm start at the end", reason=str(error))
 

@@ -1,6 +1,8 @@
 """Checkpoints of a run: the files of the trainers, and the state that all other parts had after the same step."""
 
-from collections.abc import Iterable, Iterator, MutableMapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -39,6 +41,8 @@ class RunCheckpoints:
         self._lengths = lengths
         self._gate = gate
         self._max_response_tokens = max_response_tokens
+        self._writing: tuple[int, Future[Checkpoint]] | None = None
+        """Step whose checkpoint is being written, and the end of that."""
 
     def restore(self) -> RunState | None:
         """Put everything back to the newest checkpoint; None: there is none. Raises UserError for another job."""
@@ -87,8 +91,12 @@ class RunCheckpoints:
         if checkpoint is not None:
             self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
 
-    def write(self, run: RunState, *, timeout_s: float | None = None) -> None:
-        """Write a checkpoint; raises TrainerLost when the state of the trainers is gone."""
+    def begin(self, run: RunState, **limit: float) -> None:
+        """Begin to write a checkpoint, while the next round runs; raises TrainerLost when the trainers' state is gone.
+
+        `limit`: `timeout_s` of `TrainerGroup.begin_save`.
+        """
+        assert self._writing is None, "one is written at a time"
         parts = self._parts
         state = {
             "run": run.export(),
@@ -101,19 +109,35 @@ class RunCheckpoints:
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
         }
 
-        def report() -> None:  # Called from another thread while the checkpoint is written.
-            num_bytes, total_bytes = parts.checkpoints.progress(run.step)
-            parts.recorder.progress(ProgressUnit.BYTES, num_bytes, total_bytes)
-
         parts.recorder.activity(RuntimeActivity.CHECKPOINT)
-        with repeated(report, PROGRESS_EVERY_S):
-            checkpoint = parts.checkpoints.publish(
-                run.step,
-                state,
-                run.kept,
-                lambda directory: parts.trainers.save(parts.storage.relative(directory), timeout_s=timeout_s),
-            )
-        parts.recorder.checkpoint(checkpoint)
+        finish = parts.checkpoints.begin(
+            run.step,
+            state,
+            run.kept,
+            lambda directory: parts.trainers.begin_save(parts.storage.relative(directory), **limit),
+        )
+        self._writing = run.step, _in_thread(finish)
+
+    def finish(self) -> bool:
+        """Wait for the checkpoint that is being written; return whether there was one.
+
+        Raises:
+            TrainerLost: its trainers are gone, and it has not come to be.
+            UserError: there was no room for it, or another job writes checkpoints here.
+        """
+        if self._writing is None:
+            return False
+        parts, (step, written), self._writing = self._parts, self._writing, None
+
+        def report() -> None:  # Called from another thread while the checkpoint is written.
+            parts.recorder.progress(ProgressUnit.BYTES, *parts.checkpoints.progress(step))
+
+        if not written.done():
+            parts.recorder.activity(RuntimeActivity.CHECKPOINT)
+            with repeated(report, PROGRESS_EVERY_S):
+                wait([written])
+        parts.recorder.checkpoint(written.result())
+        return True
 
     def export_model(self, step: int) -> str:
         """Copy the model of the newest checkpoint, that of this step, to where users find it; returns where."""
@@ -127,6 +151,20 @@ class RunCheckpoints:
         with repeated(report, PROGRESS_EVERY_S):
             parts.export.write(newest, model, parts.checkpoints.require_own)
         return parts.storage.relative(model)
+
+
+def _in_thread(finish: Callable[[], Checkpoint]) -> "Future[Checkpoint]":
+    """Finish a checkpoint in a thread, which does not keep a coordinator that ends from ending."""
+    written: Future[Checkpoint] = Future()
+
+    def run() -> None:
+        try:
+            written.set_result(finish())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+            written.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return written
 
 
 def _require_room(kept: Iterable[Completion], max_response_tokens: int) -> None:

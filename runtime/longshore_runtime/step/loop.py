@@ -10,7 +10,7 @@ for each step:
                         where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
     record              metrics, ledger, status
-    evaluate, checkpoint
+    evaluate, checkpoint; the next round runs while it is written
 drain                   deferred draws, in smaller long rounds
 evaluate, checkpoint, export the model
 
@@ -23,6 +23,7 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -63,7 +64,9 @@ class TrainingLoop:
         self.num_steps = 0
         """Number of steps that this loop has trained."""
         self._saved_s = parts.clock.now_s()
-        """Time at which the last checkpoint was written, or the loop began, in seconds."""
+        """Time at which the last checkpoint was begun, or the loop, in seconds."""
+        self._saving_generation = 0
+        """World of trainers that writes, or has written, the last checkpoint."""
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
         is_gated = options.repurposing is not None and options.repurposing.is_gated
@@ -76,7 +79,7 @@ class TrainingLoop:
         )
         self._recovery = Recovery(
             parts.trainers,
-            self._checkpoints.load_trainers,
+            self._load_newest,
             parts.engines.sleep if options.is_colocated else None,
             notify=parts.recorder.notice,
         )
@@ -150,21 +153,40 @@ class TrainingLoop:
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
         self._parts.checkpoints.require_own()  # Another job that has begun here has cut the files back to its steps.
         report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)
+        was_saved = self._finish_or_lose()
         self._parts.stop.require_none()
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
         unsaved_s, unsaved_tokens = clock.now_s() - self._saved_s, self._recovery.num_kept_tokens
-        if self._options.is_checkpoint_due(self._state.step, unsaved_s, unsaved_tokens):
-            self.checkpoint()
+        if not was_saved or self._options.is_checkpoint_due(self._state.step, unsaved_s, unsaved_tokens):
+            self._guarded_save(self._begin_save)
 
     def checkpoint(self) -> None:
-        """Save the last finished step; raises TrainerLost when its trainer state is lost."""
+        """Save the last finished step, and wait for it; raises TrainerLost when its trainer state is lost."""
+        self._finish_or_lose()
+        self._guarded_save(self._save)
+
+    def _guarded_save(self, save: Callable[[], None]) -> None:
         try:
-            self._save()
+            save()
         except TrainerLost as loss:
             self._recovery.lost(str(loss), self._parts.trainers.generation)
-            self._recovery.guarded(self._save)
+            self._recovery.guarded(save)
             self._shared_gpus.to_rollout(self._state.policy_version)
+
+    def _finish_or_lose(self) -> bool:
+        """Wait for a checkpoint that is being written; return whether none was lost with its trainers."""
+        try:
+            self._finish_save()
+        except TrainerLost as loss:
+            self._recovery.lost(str(loss), self._saving_generation)
+            return False
+        return True
+
+    def _load_newest(self) -> None:
+        """Give trainers that have started again the newest checkpoint, which may have been written by those before."""
+        self._finish_or_lose()
+        self._checkpoints.load_trainers()
 
     def save_if_possible(self, *, timeout_s: float) -> None:
         """Save the last finished step when the pod must stop; the trainers may be stopping as well."""
@@ -175,6 +197,7 @@ class TrainingLoop:
 
     def _save_at_end(self, timeout_s: float) -> None:
         """Raise TrainerLost if there is nothing to save, or not by this job."""
+        self._finish_or_lose()
         if self._training.may_have_updated:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
@@ -182,10 +205,19 @@ class TrainingLoop:
         if self._state.policy:
             self._save(timeout_s=timeout_s)
 
-    def _save(self, *, timeout_s: float | None = None) -> None:
-        self._checkpoints.write(self._state, timeout_s=timeout_s)
+    def _save(self, **limit: float) -> None:
+        self._begin_save(**limit)
+        self._finish_save()
+
+    def _begin_save(self, **limit: float) -> None:
+        self._checkpoints.begin(self._state, **limit)
         self._saved_s = self._parts.clock.now_s()
-        self._recovery.checkpointed()
+        self._saving_generation = self._parts.trainers.generation
+        self._recovery.saving()
+
+    def _finish_save(self) -> None:
+        if self._checkpoints.finish():
+            self._recovery.saved()
 
     def _choose_factors(self) -> None:
         """Take the factors that strategy Auto has found in its spare time, if any."""

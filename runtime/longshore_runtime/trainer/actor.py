@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -44,6 +45,8 @@ class TrainerActor:
         """Reason why an update was refused: nothing is computed until the gradients are discarded."""
         self._sender: Any = None
         self._storage: JobStorage | None = None
+        self._saver = ThreadPoolExecutor(1, "save")
+        self._saving: Future[None] | None = None
 
     def rendezvous(self) -> tuple[str, int]:
         """Return the address and a free port of this pod, where the ranks meet. The port stays reserved."""
@@ -108,6 +111,7 @@ class TrainerActor:
         except LogProbMismatch as refusal:
             self._refusal = refusal
             raise
+        self._let_save_end()
         started_s = time.monotonic()
         return self._running.update(denominator), time.monotonic() - started_s
 
@@ -170,18 +174,36 @@ class TrainerActor:
             self._sender.close()
         self._sender = None
 
-    def save(self, directory: str) -> None:
-        """Save the trainer's part of a checkpoint. The first rank flushes the files of all ranks to disk."""
+    def begin_save(self, directory: str) -> None:
+        """Begin to save the trainer's part of a checkpoint; `wait_saved` tells of its end."""
+        self._let_save_end()
         path = self._path(directory)
-        self._running.save(path)
+        write = self._running.begin_save(path)
+        self._saving = self._saver.submit(write)
         _free_gpu_memory()
-        if self._rank == 0:
-            sign(path, self._backend)
-            apply_umask(path)
-            sync_tree(path)
+
+    @ray.method(concurrency_group="save")
+    def wait_saved(self) -> None:
+        """Wait for the files of this rank; raises what has failed."""
+        assert self._saving is not None, "`begin_save` comes first"
+        self._saving.result()
+
+    def _let_save_end(self) -> None:
+        """Wait until what is about to change is written; `wait_saved` raises an error of it."""
+        if self._saving is not None:
+            wait([self._saving])
+
+    @ray.method(concurrency_group="save")
+    def finish_save(self, directory: str) -> None:
+        """Mark the files of all ranks as those of this backend, and flush them to disk."""
+        path = self._path(directory)
+        sign(path, self._backend)
+        apply_umask(path)
+        sync_tree(path)
 
     def load(self, directory: str) -> None:
         """Load a checkpoint; raises UserError for one of another backend."""
+        self._let_save_end()
         path = self._path(directory)
         require_own(path, self._backend)
         with self._meter.loading():
@@ -252,9 +274,10 @@ def _free_gpu_memory() -> None:
         free_gpu_memory()
 
 
-_GROUPS: Final = {"watch": 1, "meter": 1}
+_GROUPS: Final = {"watch": 1, "meter": 1, "save": 1}
 """Number of threads by concurrency group.
 
-`lasts` has a thread, questions for the meter share one, and all other calls run in a third, in their order.
+`lasts` has a thread, so has who waits for files, questions for the meter share one, and all other calls run in another,
+in their order.
 """
 RemoteTrainer: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(TrainerActor)

@@ -14,7 +14,7 @@ _NCCL_DETAIL: Final = "Last error:"
 _TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")
 """Calls of a rank after an engine has left its memory; one that was killed may not have left it yet."""
 
-_GATHER_WEIGHTS: Final = ("save", "weights", "load", "discard")
+_GATHER_WEIGHTS: Final = ("begin_save", "weights", "load", "discard")
 """Calls of a rank that need memory for whole weights, and none for micro-batches; engines may be awake meanwhile."""
 
 

@@ -1,7 +1,7 @@
 """All trainer replicas behind one handle. Samples go out, to one or all; sums come back; one update follows.
 
     driver ── `give`, `end` (do not wait) ──► actors, one per rank: each runs its calls in their order
-           ◄── `finish`, `save` (wait) ─────
+           ◄── `finish`, `begin_save` (wait) ─────
     driver, threads of engines that join ── calls that all ranks make together ──► actors, under the lock `_in_order`
     any thread ── `num_computed`, `loaded_share` ──► thread `meter` of each actor
     actor ── `lasts` fails ──► thread of Ray (`TrainerWorld.watch`) ── ReplicaLost ──► driver's queue
@@ -335,12 +335,26 @@ class TrainerGroup:
         """See `ParallelSizes.is_cut_alike`."""
         return self._spec.sizes.is_cut_alike(ranks)
 
-    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
-        """Write the trainer's part of a checkpoint to a directory in the storage."""
-        savers = self._world.actors if self._spec.saves_together else self._world.actors[:1]
+    def begin_save(self, directory: str, *, timeout_s: float = CALL_LIMIT_S) -> Callable[[], None]:
+        """Begin to write the trainer's part of a checkpoint to a directory in the storage, as it is now.
+
+        Updates wait until it is written; all else goes on.
+
+        Returns:
+            Function that waits for it, in any thread; like this one, it raises TrainerLost.
+        """
+        world, limit_s = self._world, min(timeout_s, CALL_LIMIT_S)
+        savers = world.actors if self._spec.saves_together else world.actors[:1]
         with self._in_order:
-            saved = [actor.save.remote(directory) for actor in savers]
-        self._world.get(saved, CALL_LIMIT_S if timeout_s is None else min(timeout_s, CALL_LIMIT_S))
+            begun = [actor.begin_save.remote(directory) for actor in savers]
+        world.get(begun, limit_s)
+        saved = [actor.wait_saved.remote() for actor in savers]
+
+        def wait() -> None:
+            world.get(saved, limit_s)
+            world.get([savers[0].finish_save.remote(directory)], limit_s)
+
+        return wait
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""

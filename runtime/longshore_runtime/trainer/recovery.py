@@ -4,13 +4,12 @@ The responses of those steps are kept, so that nothing is sampled twice; gradien
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import structlog
 
 from longshore.api.reasons import NoticeReason
-from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.updates import StepTraining
@@ -52,9 +51,9 @@ class Recovery:
         self._notify = notify
         self._load = load
         self._make_room = make_room
-        self._kept: list[Sequence[Sample]] = []
-        self.num_kept_tokens = 0
-        """Response tokens that are kept to repeat the updates since the newest checkpoint."""
+        self._kept: list[StepTraining] = []
+        self._num_saving = 0
+        """Number of first steps of these that the checkpoint holds which is being written."""
         self._num_failures = 0
         self._lost_reason = ""
         self._fatal: RankDeath | None = None
@@ -67,14 +66,22 @@ class Recovery:
 
     def trained(self, training: StepTraining) -> None:
         """Note that the trainers have done a step."""
-        self._kept += training.batches
-        self.num_kept_tokens += training.num_tokens
+        self._kept.append(training)
         self._num_failures = 0
         self._fatal = None
 
-    def checkpointed(self) -> None:
-        """Note that the newest checkpoint holds every update so far."""
-        self._kept, self.num_kept_tokens = [], 0
+    @property
+    def num_kept_tokens(self) -> int:
+        """Response tokens that are kept to repeat the updates since the newest checkpoint."""
+        return sum(training.num_tokens for training in self._kept)
+
+    def saving(self) -> None:
+        """Note that a checkpoint is being written which holds every update so far."""
+        self._num_saving = len(self._kept)
+
+    def saved(self) -> None:
+        """Note that this checkpoint is the newest one."""
+        del self._kept[: self._num_saving]
 
     def lost(self, reason: str, generation: int) -> None:
         """Note that a rank is gone: the world starts again when it is needed. News of an older world are ignored."""
@@ -111,8 +118,9 @@ class Recovery:
         self._trainers.restart()
         self._load()
         self._trainers.wake()
-        for samples in self._kept:
-            self._trainers.train(samples)
+        for training in self._kept:
+            for samples in training.batches:
+                self._trainers.train(samples)
         self._lost_reason = ""  # Not before: until now they have older weights, which a stop must not save.
 
     def _find_cause(self) -> None:

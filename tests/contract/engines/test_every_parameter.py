@@ -176,7 +176,7 @@ def test_weights_of_a_restored_checkpoint_are_served(served: Served, tmp_path: P
     with torch.no_grad():
         for parameter in trained._parameters:
             parameter.add_(0.05 * torch.randn_like(parameter))
-    trained.save(tmp_path)
+    trained.begin_save(tmp_path)()
     restored = TorchTrainer(served.model, OPTIONS)
     restored.load(tmp_path)
     served.publish("object store", dict(restored.weights()))

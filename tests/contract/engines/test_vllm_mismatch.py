@@ -144,7 +144,7 @@ class OneTrainer:
         return Published(dict(self.rank.weights()), policy_version)
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
-        self.rank.save(self._root / directory)
+        self.rank.begin_save(self._root / directory)()
 
     def discard(self) -> None:
         self.rank.discard()

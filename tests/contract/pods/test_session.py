@@ -30,6 +30,7 @@ from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.trainer.saved_by import sign
 from tests.addresses import network
+from tests.checkpoints import write_checkpoint
 from tests.hub_server import Repository, hub_server
 
 
@@ -101,7 +102,9 @@ def publish(storage: Path, step: int, **state: Any) -> Path:
     whole = {"recorder": {}, "rewards": {}, "alarms": AlarmState().export(), "origins": {}, "lengths": {}}
     exported = {"run": RunState(step=step).export(), **whole, **state}
     checkpoints = CheckpointStore(storage / default_output("demo", "1f0c9a72") / "checkpoints", keep=2)
-    return checkpoints.publish(step, exported, {}, lambda directory: sign(directory, TrainerBackend.TORCH)).path
+    return write_checkpoint(
+        checkpoints, step, exported, {}, lambda directory: sign(directory, TrainerBackend.TORCH)
+    ).path
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_a_critic_begins_with_values_of_zero_and_may_be_another_model(model: Pat
     trainer.update(100.0)
     assert all(values.any() for values in trainer.values(BATCHES[0]).values())
     assert "lm_head.weight" not in dict(trainer._critic.weights())
-    TorchTrainer(model, CRITIC).save(tmp_path / "without")
+    TorchTrainer(model, CRITIC).begin_save(tmp_path / "without")()
     trainer.load(tmp_path / "without")
     assert trainer.policy_version == 0, "of a job that was trained with another objective before"
     with pytest.raises(UserError, match=r"algorithm\.objective\.valueModel: missing cannot be loaded as critic \("):
@@ -280,7 +280,7 @@ def save_after_a_step(world: World, model: Path, sizes: ParallelSizes, loaded: P
     trainer.accumulate(own_part(BATCHES[0], world, sizes))
     trainer.update(100.0)
     trainer.sleep()
-    trainer.save(saved)
+    trainer.begin_save(saved)()
     values = trainer.values(BATCHES[1] if sizes.fsdp == 1 else own_part(BATCHES[1], world, sizes))
     return {place: list(of_one) for place, of_one in values.items()}
 

@@ -56,7 +56,7 @@ def test_a_model_in_bfloat16_stays_one(backend: TrainerBackend, family: Family, 
     built.save_pretrained(first, max_shard_size="20KB")
     trainer = create_trainer(TrainerSpec(backend, OPTIONS), first, "first", World())
     step(trainer, [SAMPLES])
-    checkpoint = CheckpointStore(tmp_path, keep=1).publish(1, {}, {}, trainer.save)
+    checkpoint = CheckpointStore(tmp_path, keep=1).begin(1, {}, {}, trainer.begin_save)()
     ModelExport(types=TensorTypes.of(first)).write(checkpoint, tmp_path / "final")
     stored = ({name: one.dtype for name, one in weights_of(tmp_path / where).items()} for where in ("first", "final"))
     before, after = stored

@@ -220,7 +220,7 @@ def test_a_sleeping_trainer_saves_and_loads(kind: Kind, tmp_path: Path) -> None:
     trainer.accumulate(SAMPLES)
     trainer.update(DENOMINATOR)
     trainer.sleep()
-    trainer.save(tmp_path / "saved")
+    trainer.begin_save(tmp_path / "saved")()
     other.sleep()
     other.load(tmp_path / "saved")
     one, same = dict(trainer.weights()), dict(other.weights())

@@ -94,10 +94,11 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     saved = published(trainers, 2)
     directory = f"checkpoint-{backend}"
     (storage / directory).mkdir()
-    trainers.save(directory)
+    wait_saved = trainers.begin_save(directory)
     trainers.sleep()
     trainers.wake()
-    trainers.train(BATCHES[0])
+    trainers.train(BATCHES[0])  # The ranks write what they had before.
+    wait_saved()
     assert any(not np.array_equal(saved[name], values) for name, values in published(trainers, 3).items())
     trainers.load(directory)
     assert trainers.loaded_share() == 1
@@ -228,7 +229,7 @@ def test_published_weights_come_in_buckets_and_outlive_the_trainers(storage: Pat
 def test_a_checkpoint_of_another_backend_is_refused(storage: Path) -> None:
     (storage / "fake").mkdir()
     fake = TrainerGroup(TWO_BY_TWO[:1], TrainerSpec(TrainerBackend.FAKE, OPTIONS), "model", "output")
-    fake.save("fake")
+    fake.begin_save("fake")()
     fake.stop()
     torch = TrainerGroup(TWO_BY_TWO[:1], TrainerSpec(TrainerBackend.TORCH, OPTIONS), "model", "output")
     with pytest.raises(UserError, match=r"^trainer\.backend: the newest checkpoint was saved by Fake"):

@@ -73,7 +73,7 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
     step(alone, [BATCHES[0]])
     directory = f"before-{backend}-{moment}"
     (storage / directory).mkdir()
-    trainers.save(directory)
+    trainers.begin_save(directory)()
 
     def give_everything() -> PendingUpdate:
         update = trainers.begin()
@@ -149,7 +149,7 @@ def test_a_stopping_pod_waits_for_no_checkpoint_load_and_not_forever_for_an_upda
     spec, checks = TrainerSpec(TrainerBackend.FAKE, OPTIONS), Checks(stop.require_none, stop.require_time_to_update)
     trainers = TrainerGroup([Place(0, ())], spec, "m", "output", checks=checks)
     (storage / "loaded").mkdir()
-    trainers.save("loaded")
+    trainers.begin_save("loaded")()
     trainers.load("loaded")
     trainers.train(BATCHES[0])
     update = trainers.begin()
@@ -164,7 +164,7 @@ def test_a_stopping_pod_waits_for_no_checkpoint_load_and_not_forever_for_an_upda
         with pytest.raises(Interrupted, match="asked to stop"):
             wait()
     with pytest.raises(TrainerLost, match="does not answer after 0 s"):
-        trainers.save("loaded", timeout_s=stop.save_limit_s)
+        trainers.begin_save("loaded", timeout_s=stop.save_limit_s)()
     trainers.stop()
 
 
@@ -176,7 +176,7 @@ def test_a_world_starts_again_once_its_pods_are_back(pods: Pods, storage: Path) 
     trainers = TrainerGroup(places, spec, "m", "output", checks=Checks(pods=check))
     assert [trainers.replicas_on({worker}) for worker in range(2)] == [(0,), (1,)]
     (storage / "saved").mkdir()
-    trainers.save("saved")
+    trainers.begin_save("saved")()
     trainers.train(BATCHES[0])
     expected = published(trainers, 1)
 

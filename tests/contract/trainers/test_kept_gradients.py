@@ -58,7 +58,7 @@ def test_a_sleeping_trainer_returns_and_saves_its_weights(kind: Kind, tmp_path: 
     expected = step(trainer, PARTS).weights
     trainer.sleep()
     asleep = dict(trainer.weights())
-    trainer.save(tmp_path)
+    trainer.begin_save(tmp_path)()
     other = kind.start()
     other.sleep()
     other.load(tmp_path)

@@ -1,6 +1,7 @@
 """LoRA: an adapter is PEFT's, trained exactly, and no part of the model changes beside it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def peft_model(model: Path, adapter: Path) -> Any:
 def test_gradients_equal_those_of_peft(double: bool, model: Path, tmp_path: Path) -> None:
     with double_models(double):
         trainer = moved(TorchTrainer(model, WITH_LORA))
-    trainer.save(tmp_path)
+    trainer.begin_save(tmp_path)()
     trainer.load(tmp_path)  # The matrices of the file, which are in single precision.
     with double_precision(double):
         trainer.accumulate(BATCHES[0])
@@ -132,11 +133,11 @@ def test_frozen_weights_in_bfloat16_are_sharded_beside_matrices_in_float32(model
 def test_merged_model_computes_as_the_adapter(model: Path, tmp_path: Path) -> None:
     trainer = moved(TorchTrainer(model, WITH_LORA))
 
-    def save(directory: Path) -> None:
-        trainer.save(directory)
+    def save(directory: Path) -> Callable[[], None]:
         sign(directory, TrainerBackend.TORCH)
+        return trainer.begin_save(directory)
 
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).begin(1, {}, {}, save)()
     ModelExport(base=BaseModel(model, "the/base")).write(checkpoint, tmp_path / "model")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).double()
     adapted = peft_model(model, tmp_path / "adapter")

@@ -73,7 +73,7 @@ def train(world: World, model: Path, sizes: ParallelSizes, loaded: Path | None, 
     for batch in batches:
         trainer.accumulate(batch)
         trainer.update(100.0)
-    trainer.save(saved)
+    trainer.begin_save(saved)()
 
 
 def test_a_checkpoint_restores_every_bit_under_other_sizes(tied: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros() -> None:
 def save(world: World, model: Path, sizes: ParallelSizes, target: Path) -> None:
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-    MegatronTrainer(model, OPTIONS, world, sizes).save(target)
+    MegatronTrainer(model, OPTIONS, world, sizes).begin_save(target)()
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -110,7 +110,7 @@ def test_generation_settings_that_transformers_does_not_write_are_kept(
     (source / "generation_config.json").write_text(json.dumps(odd))
     trainer = TorchTrainer(source, OPTIONS)
     step(trainer, [SAMPLES])
-    trainer.save(tmp_path / "checkpoint")
+    trainer.begin_save(tmp_path / "checkpoint")()
     assert json.loads((tmp_path / "checkpoint" / "generation_config.json").read_text()) == odd
     TorchTrainer(source, OPTIONS).load(tmp_path / "checkpoint")
 
@@ -126,7 +126,7 @@ def test_a_model_without_settings_of_generation_still_says_where_responses_end(m
     source = copied(model, tmp_path / "source")
     (source / "generation_config.json").unlink(missing_ok=True)
     trainer = TorchTrainer(source, OPTIONS)
-    trainer.save(tmp_path / "checkpoint")
+    trainer.begin_save(tmp_path / "checkpoint")()
     end = json.loads((source / "config.json").read_text())["eos_token_id"]
     assert GenerationConfig.from_pretrained(tmp_path / "checkpoint").eos_token_id == end
 
@@ -134,7 +134,7 @@ def test_a_model_without_settings_of_generation_still_says_where_responses_end(m
 def test_a_directory_whose_name_begins_like_a_file_of_a_tokenizer_is_left_alone(model: Path, tmp_path: Path) -> None:
     source = copied(model, tmp_path / "source")
     (source / "tokenizer").mkdir()
-    TorchTrainer(source, OPTIONS).save(tmp_path / "checkpoint")
+    TorchTrainer(source, OPTIONS).begin_save(tmp_path / "checkpoint")()
     assert not (tmp_path / "checkpoint" / "tokenizer").exists()
 
 
@@ -146,7 +146,7 @@ def test_no_checkpoint_without_a_tokenizer_is_written_when_the_model_was_deleted
     trainer = create_trainer(TrainerSpec(backend, OPTIONS), source, "source", World())
     shutil.rmtree(source)
     with pytest.raises(OSError, match=r"No such file|source"):
-        trainer.save(tmp_path / "checkpoint")
+        trainer.begin_save(tmp_path / "checkpoint")()
 
 
 def test_every_file_of_a_tokenizer_is_in_a_checkpoint(model: Path, tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_every_file_of_a_tokenizer_is_in_a_checkpoint(model: Path, tmp_path: Pat
     files = {"added_tokens.json", "tekken.json", "qwen.tiktoken", "tokenization_qwen.py"}
     for name in files:
         (source / name).write_text("{}")
-    TorchTrainer(source, OPTIONS).save(tmp_path / "checkpoint")
+    TorchTrainer(source, OPTIONS).begin_save(tmp_path / "checkpoint")()
     assert files <= {path.name for path in (tmp_path / "checkpoint").iterdir()}
 
 
 def test_settings_of_the_optimizer_are_those_of_the_job_that_goes_on(model: Path, tmp_path: Path) -> None:
     trainer = TorchTrainer(model, replace(OPTIONS, weight_decay=0.1, adam_beta2=0.95))
     step(trainer, [SAMPLES])
-    trainer.save(tmp_path)
+    trainer.begin_save(tmp_path)()
     changed = replace(OPTIONS, weight_decay=0.0, adam_beta1=0.8, adam_beta2=0.999, adam_epsilon=1e-5)
     resumed = TorchTrainer(model, changed)
     resumed.load(tmp_path)

@@ -98,7 +98,7 @@ def saved_and_resumed(world: World, model: Path, directory: Path) -> tuple[Weigh
     first.accumulate(SAMPLES)
     first.update(100.0)
     first.sleep()
-    first.save(directory)
+    first.begin_save(directory)()
     second: Any = Kind("torch", directory).start(without_kl())
     second.load(directory)
     saved, loaded = dict(first.weights()), dict(second.weights())

@@ -100,7 +100,7 @@ def peaks(world: World, directory: Path, saved: Path) -> tuple[int, int, int]:
     trainer.update(100.0)
     for module in (hf_files, torch_moments):
         module._FILE_BYTES = 10_000_000  # type: ignore[attr-defined]
-    saves = peak_bytes(lambda: trainer.save(saved))
+    saves = peak_bytes(lambda: trainer.begin_save(saved)())
     trainer._optimizer.state.clear()
     torch.distributed.barrier()
     return loads, saves, peak_bytes(lambda: trainer.load(saved))

@@ -108,7 +108,7 @@ def test_metrics_are_zero_where_the_rollout_came_from_the_same_weights(model: Pa
 def test_a_saved_checkpoint_opens_in_transformers_with_its_tokenizer(model: Path, tmp_path: Path) -> None:
     trainer = TorchTrainer(model, OPTIONS)
     outcome = step(trainer, [BATCHES[0]])
-    trainer.save(tmp_path)
+    trainer.begin_save(tmp_path)()
     opened = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     for name, values in opened.named_parameters():
         assert np.array_equal(values.detach().numpy(), outcome.weights[name])
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_was_loaded_is_not_mapped_any_more(model: Path, tmp_pa
     """Otherwise deleting it frees no room."""
     trainer = TorchTrainer(model, OPTIONS)
     step(trainer, [BATCHES[0]])
-    trainer.save(tmp_path)
+    trainer.begin_save(tmp_path)()
     resumed = TorchTrainer(model, OPTIONS)
     resumed.load(tmp_path)
     step(resumed, [BATCHES[1]])

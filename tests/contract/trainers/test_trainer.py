@@ -118,7 +118,7 @@ def test_training_that_goes_on_from_a_checkpoint_equals_the_uninterrupted_one(ki
     train(uninterrupted, batches)
     stopped = kind.start()
     train(stopped, batches[:2])
-    stopped.save(tmp_path)
+    stopped.begin_save(tmp_path)()
     resumed = kind.start()
     resumed.accumulate(batches[3])  # What was accumulated before `load` belongs to other weights.
     resumed.load(tmp_path)
@@ -128,10 +128,23 @@ def test_training_that_goes_on_from_a_checkpoint_equals_the_uninterrupted_one(ki
     assert all(np.array_equal(expected[name], actual[name]) for name in expected), "bit by bit"
 
 
+def test_a_checkpoint_holds_what_was_there_when_it_was_begun(kind: Kind, tmp_path: Path) -> None:
+    """Passes go on while it is written, asleep or awake; the next update waits."""
+    trainer, resumed = kind.start(), kind.start()
+    expected = dict(step(trainer, [SAMPLES[:4]]).weights)
+    write = trainer.begin_save(tmp_path)
+    trainer.accumulate(SAMPLES[4:8])
+    trainer.sleep()
+    write()
+    resumed.load(tmp_path)
+    assert all(np.array_equal(expected[name], values) for name, values in resumed.weights())
+    assert resumed.policy_version == 1
+
+
 def test_while_it_loads_a_checkpoint_it_says_how_far_it_is(kind: Kind, tmp_path: Path) -> None:
     trained, meter = kind.start(), SeenMeter()
     step(trained, [SAMPLES])
-    trained.save(tmp_path)
+    trained.begin_save(tmp_path)()
     resumed = kind.start(meter=meter)
     for _ in range(2):
         with meter.loading():
@@ -152,7 +165,7 @@ def test_the_learning_rate_goes_on_from_a_checkpoint_where_it_was(kind: Kind, tm
     uninterrupted = rates(kind.start(options), 6)
     stopped = kind.start(options)
     first = rates(stopped, 3)
-    stopped.save(tmp_path)
+    stopped.begin_save(tmp_path)()
     resumed = kind.start(options)
     resumed.load(tmp_path)
     assert first + rates(resumed, 3) == uninterrupted

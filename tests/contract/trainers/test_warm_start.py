@@ -74,10 +74,10 @@ class Local:
         sums, denominator = self._trainer.accumulate(samples), step_denominator(samples, self._spec.options)
         return TrainResult(sums, self._trainer.update(denominator), denominator)
 
-    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+    def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
         path = self._storage.resolve(directory)
-        self._trainer.save(path)
         sign(path, TrainerBackend.TORCH)
+        return self._trainer.begin_save(path)
 
     def load(self, directory: str) -> None:
         self._trainer.load(self._storage.resolve(directory))

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
@@ -175,13 +175,22 @@ class Trainers:
         self.answer()
         self.has_gpu = True
 
-    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+    def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
         self.answer()
-        self._trainer.save(self._storage / directory)
+        write = self._trainer.begin_save(self._storage / directory)
+        try:
+            self.answer()
+        except TrainerLost as loss:  # While they write, which nobody hears of before the wait.
+            return partial(_raise, loss)
+        return write
 
     def load(self, directory: str) -> None:
         self.answer()
         self._trainer.load(self._storage / directory)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _mismatch(samples: Sequence[Sample]) -> float:

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +20,11 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.trajectories.trajectory import Trajectory
+from tests.checkpoints import write_checkpoint
 from tests.properties import examples
 
 KEPT = {
@@ -53,7 +55,7 @@ def save_weights(directory: Path) -> None:
 
 def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
-    store.publish(3, {"policy": {"queue": [[0, 1]]}}, KEPT, save_weights)
+    write_checkpoint(store, 3, {"policy": {"queue": [[0, 1]]}}, KEPT, save_weights)
     newest = store.newest()
     assert newest is not None
     assert newest.step == 3
@@ -65,26 +67,26 @@ def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: P
 
 def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
-    store.publish(1, {}, {}, save_weights)
+    write_checkpoint(store, 1, {}, {}, save_weights)
 
     def dies(directory: Path) -> None:
         save_weights(directory)
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        store.publish(2, {}, {}, dies)
+        write_checkpoint(store, 2, {}, {}, dies)
     newest = store.newest()
     assert newest is not None and newest.step == 1
-    assert store.publish(2, {}, {}, save_weights).step == 2
+    assert write_checkpoint(store, 2, {}, {}, save_weights).step == 2
 
 
 def test_an_unfinished_checkpoint_of_an_ended_coordinator_is_removed_before_the_next(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
-    store.publish(10, {}, {}, save_weights)
+    write_checkpoint(store, 10, {}, {}, save_weights)
     left = tmp_path / "checkpoints" / ".unfinished-000013" / "trainer"
     left.mkdir(parents=True)
     save_weights(left)
-    store.publish(20, {}, {}, save_weights)
+    write_checkpoint(store, 20, {}, {}, save_weights)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000020"]
 
 
@@ -98,16 +100,28 @@ def test_what_is_written_of_a_checkpoint_is_compared_with_the_newest_one(tmp_pat
         seen.append(store.progress(step))
 
     for step in (1, 2):
-        store.publish(step, {}, {}, save)
+        write_checkpoint(store, step, {}, {}, save)
     assert seen[0] == (1000, 0), "the first one is compared with none"
     (done, total) = seen[1]
     assert done == 1000 < total
 
 
+def test_a_checkpoint_of_a_session_that_has_ended_appears_no_more(tmp_path: Path) -> None:
+    """Another session goes on from an older one, and must not find it later."""
+    ended = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    finish = ended.begin(1, {}, {}, lambda directory: partial(save_weights, directory))
+    ended.close()
+    with pytest.raises(Interrupted, match="session has ended"):
+        finish()
+    again = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    assert again.newest() is None
+    assert write_checkpoint(again, 1, {}, {}, save_weights) == again.newest()
+
+
 def test_an_existing_checkpoint_keeps_its_weights_and_takes_the_evaluated_state(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
-    store.publish(10, {"evaluated_step": 0}, KEPT, save_weights)
-    again = store.publish(10, {"evaluated_step": 10}, KEPT, lambda _: pytest.fail("the weights are there"))
+    write_checkpoint(store, 10, {"evaluated_step": 0}, KEPT, save_weights)
+    again = write_checkpoint(store, 10, {"evaluated_step": 10}, KEPT, lambda _: pytest.fail("the weights are there"))
     assert (again.state(), again.kept()) == ({"evaluated_step": 10}, KEPT)
     assert store.newest() == again
 
@@ -115,7 +129,7 @@ def test_an_existing_checkpoint_keeps_its_weights_and_takes_the_evaluated_state(
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     for step in (5, 10, 15):
-        store.publish(step, {}, {}, save_weights)
+        write_checkpoint(store, step, {}, {}, save_weights)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
 
 
@@ -123,7 +137,7 @@ def test_an_undeletable_old_checkpoint_is_hidden_and_tried_again_before_the_next
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
-    store.publish(1, {}, {}, save_weights)
+    write_checkpoint(store, 1, {}, {}, save_weights)
     delete = shutil.rmtree
 
     def in_use(path: Path, ignore_errors: bool = False) -> None:
@@ -133,22 +147,22 @@ def test_an_undeletable_old_checkpoint_is_hidden_and_tried_again_before_the_next
 
     with monkeypatch.context() as patched:
         patched.setattr("longshore_runtime.checkpoints.store.shutil.rmtree", in_use)
-        assert store.publish(2, {}, {}, save_weights).step == 2
+        assert write_checkpoint(store, 2, {}, {}, save_weights).step == 2
     assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-000002"]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
-    store.publish(3, {}, {}, save_weights)
+    write_checkpoint(store, 3, {}, {}, save_weights)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
 
 
 def test_a_copy_that_a_user_keeps_beside_the_checkpoints_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints"
     store = CheckpointStore(directory, keep=1)
-    store.publish(1, {}, {}, save_weights)
+    write_checkpoint(store, 1, {}, {}, save_weights)
     for name in ("step-000001.bak", "step-best", "step-2"):
         shutil.copytree(directory / "step-000001", directory / name)
     newest = store.newest()
     assert newest is not None and newest.step == 1
-    store.publish(2, {}, {}, save_weights)
+    write_checkpoint(store, 2, {}, {}, save_weights)
     assert sorted(path.name for path in directory.iterdir()) == [
         "step-000001.bak",
         "step-000002",
@@ -158,7 +172,7 @@ def test_a_copy_that_a_user_keeps_beside_the_checkpoints_is_no_checkpoint_and_st
 
 
 def test_a_backend_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save_weights)
+    checkpoint = write_checkpoint(CheckpointStore(tmp_path / "checkpoints", keep=1), 1, {}, {}, save_weights)
     require_own(checkpoint.model, TrainerBackend.TORCH)
     with pytest.raises(UserError, match=r"^trainer\.backend: the newest checkpoint was saved by Torch.* set it back"):
         require_own(checkpoint.model, TrainerBackend.MEGATRON)
@@ -179,7 +193,7 @@ def save_whole(directory: Path) -> None:
 def stored(root: Path, *steps: int, keep: int = 2) -> CheckpointStore:
     store = CheckpointStore(root, keep)
     for step in steps:
-        store.publish(step, STATE, KEPT, save_whole)
+        write_checkpoint(store, step, STATE, KEPT, save_whole)
     return store
 
 
@@ -282,7 +296,7 @@ def test_a_damaged_checkpoint_stays_until_newer_ones_are_kept(tmp_path: Path) ->
     store.newest_whole(lambda _: None)
     seen = []
     for step in (20, 30, 40):
-        store.publish(step, STATE, KEPT, save_whole)
+        write_checkpoint(store, step, STATE, KEPT, save_whole)
         seen.append(sorted(path.name for path in tmp_path.iterdir()))
     assert seen == [
         ["damaged-step-000020", "step-000010", "step-000020"],

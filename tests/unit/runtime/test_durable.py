@@ -16,6 +16,7 @@ from longshore_runtime.process import durable
 from longshore_runtime.process.durable import apply_umask, is_no_room, is_volume_full, no_room, tree_bytes
 from longshore_runtime.process.logs import _Lines
 from longshore_runtime.session.session import mistake_of
+from tests.checkpoints import write_checkpoint
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -110,11 +111,11 @@ def write(directory: Path) -> None:
 
 def test_a_checkpoint_without_room_is_reported_in_one_sentence_and_leaves_the_older(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=2)
-    store.publish(1, {}, {}, write)
+    write_checkpoint(store, 1, {}, {}, write)
     needed_bytes = tree_bytes(tmp_path / "step-000001")
     assert needed_bytes > 1000
     with pytest.raises(UserError, match=rf"the volume is full: {tmp_path}/step-000002 needs {needed_bytes:,} bytes"):
-        store.publish(2, {}, {}, fail)
+        write_checkpoint(store, 2, {}, {}, fail)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
 
@@ -122,14 +123,14 @@ def test_what_the_last_checkpoint_took_is_asked_for_before_the_next_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path, keep=2)
-    store.publish(1, {}, {}, write)
+    write_checkpoint(store, 1, {}, {}, write)
     monkeypatch.setattr("longshore_runtime.checkpoints.store.free_bytes", lambda _: 999)
     with pytest.raises(UserError, match="the volume is full"):
-        store.publish(2, {}, {}, lambda _: pytest.fail("it must not begin"))
+        write_checkpoint(store, 2, {}, {}, lambda _: pytest.fail("it must not begin"))
 
 
 def test_a_model_for_which_there_is_no_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=2).publish(1, {}, {}, write)
+    checkpoint = write_checkpoint(CheckpointStore(tmp_path / "checkpoints", keep=2), 1, {}, {}, write)
 
     def full(*_: object, **__: object) -> None:
         raise FULL

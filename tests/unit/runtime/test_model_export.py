@@ -15,6 +15,7 @@ from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.checkpoints.tensor_types import TensorTypes
 from longshore_runtime.trainer.saved_by import sign
+from tests.checkpoints import write_checkpoint
 
 RANDOM = np.random.default_rng(5)
 WEIGHTS = {
@@ -43,7 +44,7 @@ def checkpoint_of(directory: Path, *shards: dict[str, Any]) -> Checkpoint:
         (trainer / "optimizer" / "exp_avg" / "moment.safetensors").write_bytes(b"moment")
         sign(trainer, TrainerBackend.TORCH)
 
-    return CheckpointStore(directory / "checkpoints", keep=1).publish(1, {}, {}, save)
+    return write_checkpoint(CheckpointStore(directory / "checkpoints", keep=1), 1, {}, {}, save)
 
 
 CONFIG = {
@@ -123,7 +124,7 @@ def test_a_trainer_without_weights_has_nothing_to_convert(tmp_path: Path) -> Non
     def save(trainer: Path) -> None:
         (trainer / "trainer.json").write_text("{}")
 
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
+    checkpoint = write_checkpoint(CheckpointStore(tmp_path / "checkpoints", keep=1), 1, {}, {}, save)
     ModelExport(types=HALF).write(checkpoint, tmp_path / "model")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["trainer.json"]
 

@@ -10,6 +10,7 @@ from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.session.output_owner import OutputOwner
+from tests.checkpoints import write_checkpoint
 
 FIRST = OutputOwner("first", "uid-1", 1)
 SECOND = OutputOwner("second", "uid-2", 1)
@@ -27,11 +28,11 @@ def test_of_two_jobs_with_one_output_the_later_one_writes(tmp_path: Path) -> Non
     """Neither takes the checkpoint of the other for its own."""
     first, second = store(FIRST, tmp_path), store(SECOND, tmp_path)
     FIRST.take(tmp_path)
-    first.publish(10, {"job": "first"}, {}, save)
+    write_checkpoint(first, 10, {"job": "first"}, {}, save)
     SECOND.take(tmp_path)
     with pytest.raises(UserError, match=r"^storage\.output: job second has begun to write here, too"):
-        first.publish(20, {"job": "first"}, {}, save)
-    assert second.publish(20, {"job": "second"}, {}, save).state() == {"job": "second"}
+        write_checkpoint(first, 20, {"job": "first"}, {}, save)
+    assert write_checkpoint(second, 20, {"job": "second"}, {}, save).state() == {"job": "second"}
 
 
 def test_an_attempt_of_a_job_that_lost_its_output_does_not_take_it_back(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_an_attempt_of_a_job_that_lost_its_output_does_not_take_it_back(tmp_path
         OutputOwner("first", "uid-1", 3).take(tmp_path)
     third = OutputOwner("third", "uid-3", 1)
     third.take(tmp_path)
-    assert store(third, tmp_path).publish(1, {}, {}, save).step == 1
+    assert write_checkpoint(store(third, tmp_path), 1, {}, {}, save).step == 1
 
 
 def test_an_attempt_that_begins_late_does_not_end_the_one_after_it(tmp_path: Path) -> None:
@@ -58,11 +59,11 @@ def test_a_job_whose_unfinished_checkpoint_another_one_removes_fails_with_the_re
     def overtaken(directory: Path) -> None:
         save(directory)
         SECOND.take(tmp_path)
-        store(SECOND, tmp_path).publish(10, {"job": "second"}, {}, save)
+        write_checkpoint(store(SECOND, tmp_path), 10, {"job": "second"}, {}, save)
 
     FIRST.take(tmp_path)
     with pytest.raises(UserError, match="job second has begun to write here"):
-        store(FIRST, tmp_path).publish(20, {"job": "first"}, {}, overtaken)
+        write_checkpoint(store(FIRST, tmp_path), 20, {"job": "first"}, {}, overtaken)
     newest = store(SECOND, tmp_path).newest()
     assert newest is not None and newest.state() == {"job": "second"}
 
@@ -81,7 +82,7 @@ def test_a_job_that_lost_its_output_leaves_the_checkpoint_of_the_new_owner_alone
 
     FIRST.take(tmp_path)
     with pytest.raises(UserError, match="job second has begun to write here"):
-        store(FIRST, tmp_path).publish(10, {}, {}, overtaken)
+        write_checkpoint(store(FIRST, tmp_path), 10, {}, {}, overtaken)
     assert [path.name for path in begun[0].iterdir()] == ["model.safetensors"]
 
 
@@ -90,7 +91,7 @@ def test_a_job_that_has_lost_its_output_writes_no_final_model(num_calls: int, tm
     """Before it is copied, or before it gets its name."""
     FIRST.take(tmp_path)
     first, calls = store(FIRST, tmp_path), itertools.count()
-    checkpoint = first.publish(10, {}, {}, save)
+    checkpoint = write_checkpoint(first, 10, {}, {}, save)
 
     def require_own() -> None:
         if next(calls) == num_calls:
@@ -106,7 +107,7 @@ def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_blaming_its_us
     FIRST.take(tmp_path)
     OutputOwner("first", "uid-1", 2).take(tmp_path)
     with pytest.raises(Interrupted, match="attempt 2"):
-        store(FIRST, tmp_path).publish(10, {}, {}, save)
+        write_checkpoint(store(FIRST, tmp_path), 10, {}, {}, save)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[1]", b"{"])
@@ -115,4 +116,4 @@ def test_a_file_that_is_not_there_or_says_nothing_stops_no_job(content: bytes | 
     (tmp_path / "coordinator.json").unlink()
     if content is not None:
         (tmp_path / "coordinator.json").write_bytes(content)
-    assert store(FIRST, tmp_path).publish(10, {}, {}, save).step == 10
+    assert write_checkpoint(store(FIRST, tmp_path), 10, {}, {}, save).step == 10

@@ -9,6 +9,7 @@ import pytest
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.checkpoints.trained_chat import TrainedChat
+from tests.checkpoints import write_checkpoint
 
 
 def files(directory: Path, **contents: Any) -> Path:
@@ -54,7 +55,7 @@ def test_the_chat_template_of_the_job_goes_with_the_final_model(tmp_path: Path) 
     def save(directory: Path) -> None:
         (directory / "chat_template.jinja").write_text("that of the tokenizer")
 
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
+    checkpoint = write_checkpoint(CheckpointStore(tmp_path / "checkpoints", keep=1), 1, {}, {}, save)
     ModelExport(TrainedChat(template="{{ messages }} ü")).write(checkpoint, tmp_path / "model")
     assert (tmp_path / "model" / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages }} ü"
     assert (checkpoint.model / "chat_template.jinja").read_text() == "that of the tokenizer"

@@ -3,7 +3,7 @@
 import itertools
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,17 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
         return measure(store, step)
 
     class Slow(Trainers):
-        def save(self, directory: str, *, timeout_s: float | None = None) -> None:
-            """Lasts until its progress was asked for a second time, and so reported once."""
-            super().save(directory, timeout_s=timeout_s)
-            while asked.acquire(blocking=False):
-                pass
-            assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
+            """Last until its progress was asked for a second time, and so reported once."""
+            write = super().begin_save(directory, **limit)
+
+            def wait() -> None:
+                write()
+                while asked.acquire(blocking=False):
+                    pass
+                assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+
+            return wait
 
     monkeypatch.setattr("longshore_runtime.step.checkpointing.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(CheckpointStore, "progress", measured)
@@ -112,6 +117,31 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
     assert {progress.unit for progress in reported} == {ProgressUnit.BYTES}
     assert any(progress.done > 0 == progress.total for progress in reported), "how large the first will be is not known"
     assert any(progress.done > 0 and progress.total > 0 for progress in reported)
+
+
+def test_the_next_round_runs_while_a_checkpoint_is_written() -> None:
+    """That of the second step is written once the third round has begun."""
+    has_begun = threading.Event()
+
+    class Slow(Trainers):
+        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
+            write, is_second = super().begin_save(directory), self._trainer.policy_version == 2
+
+            def wait() -> None:
+                assert not is_second or has_begun.wait(60), "no round has begun"
+                write()
+
+            return wait
+
+    class Sampling(Engines):
+        def add(self, engine: int, requests: Sequence[Request]) -> None:
+            super().add(engine, requests)
+            if self.versions[-1] == 2:
+                has_begun.set()
+
+    outcome = run(kinds=(Slow, Sampling), every=2)
+    assert (outcome.error, outcome.model) == ("", UNDISTURBED.model)
+    assert {0, 2} < {one.checkpoint_step for one in outcome.reports}
 
 
 def test_slow_steps_are_saved_by_time_although_fewer_steps_are_due() -> None:
@@ -257,10 +287,10 @@ def test_a_job_asked_to_stop_while_it_trains_saves_that_step_and_publishes_no_mo
 
 def test_a_gpu_error_in_the_last_checkpoint_does_not_hide_why_the_job_stops() -> None:
     class WithoutMemory(Trainers):
-        def save(self, directory: str, *, timeout_s: float | None = None) -> None:
-            if timeout_s is not None:
+        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
+            if limit:
                 raise RuntimeError("CUDA out of memory")
-            super().save(directory, timeout_s=timeout_s)
+            return super().begin_save(directory)
 
     class Stopped(Engines):
         def add(self, engine: int, requests: Sequence[Request]) -> None:

@@ -167,28 +167,32 @@ class MegatronTrainer:
         architecture, shard = self._model.architecture, self._shard_of_weight
         return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 
-    def save(self, directory: Path) -> None:
-        """Write weights and tokenizer (Hugging Face format), moments by name, policy version and random state.
+    def begin_save(self, directory: Path) -> Callable[[], None]:
+        """Gather weights (Hugging Face format) and moments by name; the first rank of the world writes them.
 
-        All ranks of the world call it; its first rank writes.
+        All ranks of the world call this together.
         """
         first = self._world.rank == 0
         weights = {name: tensor for name, tensor in self.named_weights() if first}
         moments = {
             moment: {name: tensor for name, tensor in self._gathered_moment(moment) if first} for moment in MOMENTS
         }
-        if not first:
-            return
-        write_model(self._directory, directory, weights)
-        for moment, tensors in moments.items():
-            place = directory / _OPTIMIZER_DIRECTORY / moment
-            place.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, place / "moment.safetensors")
         state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
-        torch.save(state, directory / _STATE_FILE)
+
+        def write() -> None:
+            if not first:
+                return
+            write_model(self._directory, directory, weights)
+            for moment, tensors in moments.items():
+                place = directory / _OPTIMIZER_DIRECTORY / moment
+                place.mkdir(parents=True, exist_ok=True)
+                save_file(tensors, place / "moment.safetensors")
+            torch.save(state, directory / _STATE_FILE)
+
+        return write
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
+        """Restore what `begin_save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
         self.wake()
         architecture, parameters = self._model.architecture, dict(self._model.named_parameters())
         total_values = (1 + len(MOMENTS)) * sum(parameter.numel() for parameter in parameters.values())

@@ -177,6 +177,11 @@ _RULES: Final = (
         "it to 1",
     ),
     Rule(
+        "trainer.lora",
+        f"!has(self.trainer.lora) || !self.trainer.lora.experts || {_ENGINES_ON_GPUS}",
+        "lora.experts needs engines on GPUs, because vLLM on CPUs adapts no experts: remove it, or ask for GPUs",
+    ),
+    Rule(
         "rollout.strategy",
         f"!{_UNFINISHED} || self.rollout.strategy == 'PartialRollout'",
         f"strategy must be PartialRollout with {' and '.join(UNFINISHED)}, which trains on responses that it leaves "

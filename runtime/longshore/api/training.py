@@ -79,10 +79,12 @@ class Lora(ApiModel):
     target_modules: Annotated[list[LayerName], Field(min_length=1, max_length=64)] | None = None
     """Names of the linear layers that get matrices, such as `q_proj`. Unset: all linear layers but the output layer and
     those of routed experts."""
+    experts: bool = False
+    """Whether the routed experts of a mixture get matrices too, each its own; with engines on GPUs."""
 
     def __str__(self) -> str:
         layers = "all linear layers" if self.target_modules is None else ", ".join(sorted(self.target_modules))
-        return f"rank {self.rank}, alpha {self.alpha:g}, {layers}"
+        return f"rank {self.rank}, alpha {self.alpha:g}, {layers}{' and all experts' if self.experts else ''}"
 
 
 class TrainerSettings(ApiModel, rules=_RULES):

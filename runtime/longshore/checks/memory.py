@@ -15,7 +15,7 @@ from longshore.api.rollout import EngineBackend, EngineDtype, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Lora, Recompute, TrainerBackend, TrainerDtype
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
-from longshore.checks.model_limits import experts_per_token, language_part
+from longshore.checks.model_limits import experts_per_token, language_part, num_experts
 
 _CONTEXT_BYTES: Final = 1 << 30
 """CUDA context, communication buffers and graphs of a process."""
@@ -77,6 +77,8 @@ class ModelSize:
     """Whether training keeps the scores of all pairs of tokens, as no kernel computes soft caps or sinks."""
     experts_per_token: int = 0
     """Experts that a token passes through in a layer of a mixture."""
+    experts_width: int = 0
+    """Inputs and outputs of the projections of all experts of a layer, in sum."""
 
     @property
     def query_heads(self) -> int:
@@ -117,9 +119,8 @@ class ModelSize:
             "down_proj": hidden + channels,
         }
         names = list(sides) if lora.target_modules is None else lora.target_modules
-        return (
-            lora.rank * self.num_layers * sum(sides.get(name.rpartition(".")[2], hidden + channels) for name in names)
-        )
+        width = sum(sides.get(name.rpartition(".")[2], hidden + channels) for name in names)
+        return lora.rank * self.num_layers * (width + (self.experts_width if lora.experts else 0))
 
     @classmethod
     def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
@@ -133,11 +134,12 @@ class ModelSize:
         is_tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
         # A token of a mixture of experts passes through several small ones.
         per_token = experts_per_token(config)
-        channels = max(intermediate, per_token * (text.get("moe_intermediate_size") or intermediate))
+        of_expert = text.get("moe_intermediate_size") or intermediate
+        channels = max(intermediate, per_token * of_expert)
         keeps_scores = bool(text.get("attn_logit_softcapping")) or text.get("model_type") == "gpt_oss"
         return cls(
             num_parameters, layers, hidden, channels, vocab, kv_heads, head_size, is_tied, heads, keeps_scores,
-            per_token,
+            per_token, 3 * num_experts(config) * (hidden + of_expert),
         )  # fmt: skip
 
 

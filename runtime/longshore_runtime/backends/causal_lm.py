@@ -74,7 +74,7 @@ class CausalLM(torch.nn.Module):
         self.module: Any = self._open(directory)
         require_clear_head(self.module)
         self.file_names = FileNames(self.module, files)
-        self.adapter = None if lora is None else Adapter(self.module, lora, self.file_names.only_part)
+        self.adapter = None if lora is None else Adapter(self.module, lora, self.file_names)
         self.vocab_size: int = self.module.config.get_text_config().vocab_size
         self._chunk_tokens = logit_chunk_tokens(self.vocab_size)
         _turn_dropout_off(self.module)

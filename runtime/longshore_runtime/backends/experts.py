@@ -9,7 +9,7 @@ EAGER: Final = "eager"
 """Computation of one expert after the other, which every device, type and size allows."""
 _TOGETHER: Final = "grouped_mm"
 """Computation of all experts of a layer at once, with torch's grouped product of matrices."""
-_ALIGNMENT: Final = 8
+ALIGNMENT: Final = 8
 """Values of bfloat16 in 16 bytes, of which a row must be a multiple for grouped products."""
 
 
@@ -32,5 +32,5 @@ def group_experts(model: Any) -> None:
     fused = [
         parameter for _, module in expert_modules(model) for parameter in module.parameters() if parameter.dim() > 2
     ]
-    if fused and all(size % _ALIGNMENT == 0 for parameter in fused for size in parameter.shape[1:]):
+    if fused and all(size % ALIGNMENT == 0 for parameter in fused for size in parameter.shape[1:]):
         model.set_experts_implementation(_TOGETHER)

@@ -20,15 +20,27 @@ from torch import Tensor
 from longshore.api.training import Lora
 from longshore.checks.model_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from longshore_runtime.backends.devices import META
+from longshore_runtime.backends.expert_lora import add_matrices
 from longshore_runtime.backends.hf_mapping.files import ALL_ROWS
 
 _PREFIX: Final = "base_model.model."
 """What PEFT writes before the name of a layer."""
 _NAME: Final = "default"
-_MATRIX: Final = re.compile(rf"(.+)\.(lora_[AB])\.{_NAME}\.weight")
-"""Pattern of the names of matrices in a model; PEFT leaves the name of the adapter out of files."""
+_MATRIX: Final = re.compile(rf"(.+)\.(lora_[AB])(?:\.{_NAME}\.weight)?")
+"""Pattern of the names of matrices in a model, those of experts included; PEFT leaves the name of the adapter out of
+files."""
 _BASE: Final = ".base_layer."
 _EXPERTS: Final = ".experts."
+
+
+class FileNames(Protocol):
+    """Names of the parameters of a model in its files."""
+
+    def only_part(self, name: str) -> str | None:
+        """Return the tensor of the files that is a parameter; None: several make it up."""
+
+    def apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Return a whole parameter of the model as tensors of its files, each with its name."""
 
 
 class Stored(Protocol):
@@ -53,7 +65,12 @@ class Stored(Protocol):
 class Adapter:
     """The matrices of a model, with the names that they have in files; see `Stored`."""
 
-    def __init__(self, model: Any, lora: Lora, file_name: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        lora: Lora,
+        files: FileNames,
+    ) -> None:
         """Add matrices in float32 to the linear layers of a model, whose own weights are frozen.
 
         They have no values before `initialise`.
@@ -61,7 +78,7 @@ class Adapter:
         Args:
             model: model of transformers, with weights or on the meta device.
             lora: settings.
-            file_name: function that returns the name of a parameter in the model's files; None: it has several there.
+            files: names of its parameters in files.
 
         Raises:
             ValueError: the model has no such layers.
@@ -71,22 +88,34 @@ class Adapter:
 
         targets = _target_layers(model, lora.target_modules)
         self._config: Any = LoraConfig(
-            r=lora.rank, lora_alpha=_whole(lora.alpha), target_modules=targets, task_type="CAUSAL_LM"
+            r=lora.rank,
+            lora_alpha=_whole(lora.alpha),
+            target_modules=[f"0.{layer}" for layer in targets],
+            task_type="CAUSAL_LM",
         )
-        names = {layer: _file_name(layer, file_name) for layer in targets}
-        inject_adapter_in_model(self._config, model, _NAME)
+        names = {layer: _file_name(layer, files.only_part) for layer in targets}
+        # Within a module that has no type of model, for which PEFT 0.21 would take dense layers for routed experts.
+        inject_adapter_in_model(self._config, torch.nn.Sequential(model), _NAME)
+        self._config.target_modules = targets
         self._model = model
-        self._layers = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
-        for layer in self._layers:
+        layers = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
+        for layer in layers:
             layer.cast_input_dtype_enabled = False  # FSDP has cast the matrices.
             for matrices in (layer.lora_A, layer.lora_B):
                 matrices.float()
-        self._names = {
-            name: f"{_PREFIX}{names[match[1]]}.{match[2]}.weight"
+        self._layers: list[Any] = list(layers)
+        self._names: dict[str, tuple[str, ...]] = {
+            name: (f"{_PREFIX}{names[match[1]]}.{match[2]}.weight",)
             for name, _ in model.named_parameters()
             if (match := _MATRIX.fullmatch(name))
         }
         assert len(self._names) == 2 * len(targets), "PEFT has added two matrices to each layer"
+        if lora.experts:
+            modules, of_experts = add_matrices(model, lora.rank, lora.alpha / lora.rank, files.apart)
+            self._layers += modules
+            self._names |= {name: tuple(f"{_PREFIX}{part}" for part in parts) for name, parts in of_experts.items()}
+            experts = {part.rpartition(".lora_")[0] for parts in of_experts.values() for part in parts}
+            self._config.target_modules = sorted({*targets, *experts})
 
     @torch.no_grad()
     def initialise(self, seed: int, own: Callable[[Tensor], Tensor], rows: Callable[[Tensor], slice]) -> None:
@@ -99,9 +128,10 @@ class Adapter:
         """
         for name, parameter in self.parameters():
             values = torch.zeros(parameter.shape)
-            if "lora_A" in name:
-                generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {self._names[name]}".encode()))
-                torch.nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+            parts = self._names[name] if "lora_A" in name else ()
+            for part, matrix in zip(parts, values.view(-1, *values.shape[-2:]), strict=bool(parts)):
+                generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {part}".encode()))
+                torch.nn.init.kaiming_uniform_(matrix, a=math.sqrt(5), generator=generator)
             own(parameter).copy_(values[rows(parameter)])
 
     @contextmanager
@@ -124,16 +154,21 @@ class Adapter:
 
     def empty(self) -> dict[str, Tensor]:
         """See `Stored`."""
-        return {self._names[name]: torch.empty(one.shape, device=META) for name, one in self.parameters()}
+        wholes = ((name, torch.empty(one.shape, device=META)) for name, one in self.parameters())
+        return {part: values for name, whole in wholes for part, values in self.apart(name, whole)}
 
     def apart(self, name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """See `Stored`."""
-        yield self._names[name], tensor
+        yield from zip(self._names[name], tensor.view(-1, *tensor.shape[-2:]), strict=True)
 
     def together(self, name: str, files: Any, rows: slice = ALL_ROWS) -> Tensor:
         """See `Stored`."""
-        values: Tensor = files.read(self._names[name], rows)
-        return values
+        parameter = self._model.get_parameter(name)
+        if parameter.dim() == 2:
+            values: Tensor = files.read(self._names[name][0], rows)
+            return values
+        parts = [files.read(part) for part in self._names[name][rows]]
+        return torch.stack(parts) if parts else torch.empty(0, *parameter.shape[1:])
 
     def write(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the files of PEFT, which take megabytes."""

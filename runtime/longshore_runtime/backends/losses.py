@@ -305,7 +305,8 @@ class _LogProbsAndEntropies(torch.autograd.Function):
 
         Entropies have no gradient.
         """
-        logits = given.float() / temperature
+        # In place, because nothing else needs the logits: a linear head keeps its inputs only.
+        logits = given.float().div_(temperature)
         largest = logits.amax(-1, keepdim=True)
         powers = (logits - largest).exp_()
         sums = powers.sum(-1, keepdim=True)

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 import torch
 from torch import Tensor
 from vllm.config.lora import MaxLoRARanks
-from vllm.lora.layers import MergedColumnParallelLinearWithLoRA
+from vllm.lora.layers import FusedMoEWithLoRA, MergedColumnParallelLinearWithLoRA
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.request import LoRARequest
@@ -39,16 +39,17 @@ def lora_arguments(lora: Lora, model: Path) -> dict[str, Any]:
 def _targets(lora: Lora, model: Path) -> list[str] | None:
     """Return the last names of the layers that may have an adapter; None: all linear ones.
 
-    In a mixture, vLLM would make room for adapters of all experts, which have none.
+    In a mixture, vLLM would make room for adapters of all experts, which have none unless `lora.experts`.
     """
+    experts = {_EXPERTS.strip(".")} if lora.experts else set[str]()
     if lora.target_modules is not None:
-        return sorted({name.rpartition(".")[2] for name in lora.target_modules})
+        return sorted({name.rpartition(".")[2] for name in lora.target_modules} | experts)
     tensors = weights_of(model)
     if not any(_EXPERTS in name for name in tensors):
         return None
     matrices = (name for name, tensor in tensors.items() if len(tensor.shape) == 2 and name.endswith(".weight"))
     others = (name for name in matrices if _EXPERTS not in name and name not in (EMBEDDING, HEAD))
-    return sorted({name.split(".")[-2] for name in others})
+    return sorted({name.split(".")[-2] for name in others} | experts)
 
 
 def lora_request(number: int) -> LoRARequest:
@@ -115,6 +116,8 @@ def _holds(layer: Any, group: Sequence[_Matrices | None]) -> bool:
     """Return whether a layer of vLLM holds these matrices, or its rank's part of them; one for each of its slices."""
     every_a: Any = [None if matrices is None else matrices[0] for matrices in group]
     every_b: Any = [None if matrices is None else matrices[1] for matrices in group]
+    if isinstance(layer, FusedMoEWithLoRA):
+        return _experts_hold(layer, every_a, every_b)
     if isinstance(layer, MergedColumnParallelLinearWithLoRA):
         if len(group) != layer.n_slices:
             every_a, every_b = layer.expand_packed_lora(every_a, every_b)
@@ -123,6 +126,21 @@ def _holds(layer: Any, group: Sequence[_Matrices | None]) -> bool:
     elif layer.tp_size > 1:
         every_a, every_b = [layer.slice_lora_a(every_a[0])], [layer.slice_lora_b(every_b[0])]
     return all(map(_is_in, layer.lora_a_stacked, every_a)) and all(map(_is_in, layer.lora_b_stacked, every_b))
+
+
+def _experts_hold(layer: FusedMoEWithLoRA, every_a: Sequence[Tensor | None], every_b: Sequence[Tensor | None]) -> bool:
+    """See `_holds`; matrices and buffers of a mixture are in the order gate, down, up of each expert."""
+    if len(every_a) != len(layer.lora_a_stacked) or any(values is None for values in (*every_a, *every_b)):
+        return False
+    cuts: Any = (
+        (layer._slice_w13_a, layer._slice_w13_b),
+        (layer._slice_w2_a, layer._slice_w2_b),
+        (layer._slice_w13_a, layer._slice_w13_b),
+    )
+    own_a = [cuts[place % 3][0](values[None]) for place, values in enumerate(every_a) if values is not None]
+    own_b = [cuts[place % 3][1](values[None]) for place, values in enumerate(every_b) if values is not None]
+    buffers = [*layer.lora_a_stacked, *layer.lora_b_stacked]
+    return all(_is_in(held[None, None], values[0]) for held, values in zip(buffers, own_a + own_b, strict=True))
 
 
 def _is_in(buffer: Tensor, values: Tensor | None) -> bool:

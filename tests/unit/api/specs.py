@@ -227,6 +227,7 @@ BROKEN: list[tuple[Json, str]] = [
     (REPLAYED | {"coordinator.resources": {}}, "coordinator.resources"),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),
     ({"algorithm.objective.name": "PPO", "trainer.lora": {}}, "trainer.lora"),
+    ({"workers.gpusPerPod": 0, "trainer.lora": {"experts": True}}, "trainer.lora"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 3}, "trainer.fsdpSize"),
     ({"workers.gpusPerPod": 4, "trainer.fsdpSize": 2, "trainer.dataParallelSize": 3}, "trainer.dataParallelSize"),
     (disaggregated(gpus=3) | {"trainer.fsdpSize": 2}, "trainer.fsdpSize"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from longshore.api.spec import RLJobSpec
-from longshore.api.training import Recompute
+from longshore.api.training import Lora, Recompute
 from longshore.checks.memory import (
     ModelSize,
     engine_need,
@@ -78,6 +78,14 @@ def test_experts_of_a_token_keep_what_each_of_them_is_given_and_returns() -> Non
         Recompute.SELECTIVE: 28 * routed + 2 * routed,
         Recompute.FULL: 2 * routed,
     }
+
+
+def test_adapted_experts_count_with_each_projection() -> None:
+    mixture = {**CONFIG, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    model = ModelSize.of(mixture, NUM_PARAMETERS)
+    assert model is not None
+    added = model.adapter_parameters(Lora(rank=16, experts=True)) - model.adapter_parameters(Lora(rank=16))
+    assert added == 28 * 128 * 3 * 16 * (SIZES["hidden_size"] + 768)
 
 
 def test_experts_without_a_size_of_their_own_are_as_large_as_an_mlp() -> None:

@@ -25,8 +25,6 @@ SETTINGS: Final = [
 PARTIAL: Final = {"strategy": "PartialRollout", "onPolicy": "Relaxed"}
 LEAST_GAIN: Final = 0.05
 """Gain in held-out reward in 12 steps, twice its standard error. Most gain more than 0.1."""
-LEAST_GAIN_WITH_CRITIC: Final = 0.2
-"""Gain in 60 steps."""
 JOB_LIMIT_S: Final = 3000.0
 
 
@@ -35,11 +33,14 @@ def test_a_job_learns_with_each_objective(cluster: Cluster, root: Path, objectiv
     trained(cluster, root, {"objective": objective, "entropyCoefficient": 1e-4}, {}, LEAST_GAIN).delete()
 
 
-@pytest.mark.parametrize(("name", "rollout"), [("TPPO", PARTIAL), ("PPO", {})], ids=["TPPO", "PPO"])
-def test_a_job_learns_with_a_critic(cluster: Cluster, root: Path, name: str, rollout: Json) -> None:
+@pytest.mark.parametrize(
+    ("name", "rollout", "least_gain"), [("TPPO", PARTIAL, 0.1), ("PPO", {}, 0.2)], ids=["TPPO", "PPO"]
+)
+def test_a_job_learns_with_a_critic(cluster: Cluster, root: Path, name: str, rollout: Json, least_gain: float) -> None:
+    """In 60 steps; which tokens are in a window depends on the speed of engines."""
     objective = {"name": name, "valueLearningRate": 1e-3}
     batch = {"steps": 60, "promptsPerStep": 96, "responsesPerPrompt": 1}
-    job = trained(cluster, root, {"objective": objective, **batch}, rollout, LEAST_GAIN_WITH_CRITIC)
+    job = trained(cluster, root, {"objective": objective, **batch}, rollout, least_gain)
     steps = job.metrics()[-25:]
     # Rewards of a short round of tail batching are nearly equal: there is nothing to explain.
     varied = [row for row in steps if row["round/is_long"]] or steps

@@ -14,7 +14,7 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.shapes import replica_parts
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend, TrainerSettings
 from longshore.checks.memory import (
     TOP_TOKEN_BYTES,
     TRAINED_LOGIT_BYTES,
@@ -48,6 +48,11 @@ _STATE_BYTES: Final = 16
 """Weight, gradient and both moments of AdamW of a parameter."""
 _KEPT_TOP_TOKEN_BYTES: Final = 8
 """Id and log-probability of one of a teacher's most likely tokens, which wait for the pass of the model."""
+_MOMENT_BYTES: Final = 8
+_MOMENT_FILE_BYTES: Final = 1 << 26
+_MOMENT_FILES: Final = 64
+"""Least size, and largest number, of files of a rank's moments."""
+_WEIGHT_FILE_BYTES: Final = 2 * 10**9
 _ENOUGH_TOKENS: Final = 1024
 """Tokens of a micro-batch with which processors compute about as fast as with more: less is recomputed instead."""
 _ROUND_TO_TOKENS: Final = 64
@@ -82,7 +87,7 @@ def coordinator_memory(spec: RLJobSpec, expert_bytes: int = 0) -> str:
 
     It grows with the tokens of a step. The coordinator holds those of a round, which may launch twice as many responses
     as it trains on, and of the step that is trained on; and for the loss of a trainer those since the last checkpoint,
-    which comes before they are more than KEPT_TOKENS or one step.
+    which comes before they are more than KEPT_TOKENS or one step, or of the one step whose checkpoint is being written.
     """
     step_tokens, algorithm = max_step_tokens(spec.algorithm), spec.algorithm
     tokens = _STEPS_HELD * step_tokens + max(KEPT_TOKENS, step_tokens)
@@ -247,11 +252,29 @@ def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: 
             "trainer state": pods.num_ranks * state_bytes / shards,
             "activations": pods.num_ranks * activations,
             "teacher's tokens": kept_tokens * num_top_tokens(spec, model) * _KEPT_TOP_TOKEN_BYTES,
+            "checkpoint": _checkpoint_bytes(pods.num_ranks, trainer, model, trained, shards),
             # New weights lie in Ray's object store until every engine has read them; each pod has a copy.
             "published weights": 0.0 if spec.transfers_directly else trained * _VALUE_BYTES,
             "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,
         }
     )
+
+
+def _checkpoint_bytes(num_ranks: int, trainer: TrainerSettings, model: ModelSize, trained: int, shards: int) -> float:
+    """Return what writing a checkpoint takes while the next round goes on.
+
+    Each rank copies a file of moments twice; the first rank of several has a file of gathered weights, or with
+    Megatron everything.
+    """
+    if not num_ranks:
+        return 0.0
+    if trainer.backend is TrainerBackend.MEGATRON:
+        return trained * (_VALUE_BYTES + _MOMENT_BYTES)
+    moments = trained * _MOMENT_BYTES / shards
+    embedding = model.embedding * _VALUE_BYTES / shards if trainer.lora is None else 0
+    file_bytes = min(moments, max(_MOMENT_FILE_BYTES, moments / _MOMENT_FILES, embedding))
+    gathered = min(trained * _VALUE_BYTES, _WEIGHT_FILE_BYTES) if shards > 1 else 0
+    return num_ranks * 2 * file_bytes + gathered
 
 
 def _engine_bytes(spec: RLJobSpec, model: ModelSize) -> float:

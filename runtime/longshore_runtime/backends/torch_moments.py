@@ -23,14 +23,17 @@ from torch.distributed.tensor import DTensor
 
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 """Names of the moments in the state of torch's AdamW."""
-_FILE_BYTES: Final = 1 << 30
-"""Size of the files of a rank, each of which it copies into host memory twice when it writes it."""
+_LEAST_FILE_BYTES: Final = 1 << 26
+_MOST_FILES: Final = 64
+"""Least size and largest number of the files of a rank, each of which it copies into host memory twice when it writes
+it. A file may be larger by one tensor."""
 
 
 def save_moments(directory: Path, moments: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
     """Write moments by name; all ranks of the group call this together (None: there is one rank)."""
-    ends = itertools.accumulate(_local(tensor).nbytes for tensor in moments.values())
-    files = {name: 1 + end // _FILE_BYTES for name, end in zip(moments, ends, strict=True)}
+    ends = list(itertools.accumulate(_local(tensor).nbytes for tensor in moments.values()))
+    file_bytes = max(_LEAST_FILE_BYTES, 1 + ends[-1] // _MOST_FILES)
+    files = {name: 1 + end // file_bytes for name, end in zip(moments, ends, strict=True)}
     writer = HuggingFaceStorageWriter(str(directory), files, save_distributed=True)
     with _plain_errors():
         save(dict(moments), storage_writer=writer, process_group=group, no_dist=group is None)

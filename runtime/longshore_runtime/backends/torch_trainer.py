@@ -232,6 +232,8 @@ class TorchTrainer:
         buffers = [(name, values.to(HOST)) for name, values in stored.buffers()]
         moments = dict(self._named_moments())
         state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
+        # Now, because FSDP exchanges parameters while it computes.
+        shapes = self._model.file_names.empty()
 
         def weights() -> Iterator[tuple[str, Tensor]]:
             for name, own, num_rows in parameters:
@@ -244,15 +246,17 @@ class TorchTrainer:
             each = weights()
             try:
                 if replica.is_first_rank:
-                    self._write_model(directory, ((name, one.to(torch.float32)) for name, one in each))
+                    self._write_model(directory, shapes, ((name, one.to(torch.float32)) for name, one in each))
                     torch.save(state, directory / _STATE_FILE)
             finally:
                 deque(each, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
 
         return write
 
-    def _write_model(self, directory: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Write a Hugging Face directory, or one of PEFT, with weights that come in the order of `tensors`."""
+    def _write_model(
+        self, directory: Path, shapes: Mapping[str, Tensor], weights: Iterator[tuple[str, Tensor]]
+    ) -> None:
+        """Write a Hugging Face directory, or one of PEFT, with weights that come in the order of `shapes`."""
         if self._model.adapter is not None:
             self._model.adapter.write(directory, dict(weights))
             return
@@ -264,7 +268,7 @@ class TorchTrainer:
             module.generation_config.save_pretrained(directory)
         # transformers does not write what it only warned of when it read it, so the file is copied.
         copy_files(self._directory, directory, (_GENERATION, *TOKENIZER_FILES))
-        write_weights(directory, self._model.file_names.empty(), weights)
+        write_weights(directory, shapes, weights)
 
     def load(self, directory: Path) -> None:
         """Restore what `begin_save` wrote, bit by bit; accumulated gradients are dropped."""

@@ -264,7 +264,7 @@ class CheckpointStore:
                     self.require_own()  # Writing may have taken minutes.
                     unfinished.rename(final)
                     sync(self._directory)
-            self._prune()
+                    self._prune()
             return Checkpoint(step, final)
 
         return finish

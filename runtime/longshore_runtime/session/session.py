@@ -98,6 +98,8 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if self._loop is not None:
+            self._loop.finish_save_if_possible(timeout_s=self._stop.save_limit_s)
         # Reported before pods end, so that the operator does not mistake their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
             self._succeeded = None if isinstance(error, CannotContinue) else False

@@ -1,10 +1,13 @@
 """Checkpoints of a run: the files of the trainers, and the state that all other parts had after the same step."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Final
 
 import structlog
 
@@ -15,13 +18,16 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.checkpoints.store import Checkpoint
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.process.durable import tree_bytes
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.alarms import Alarms
 
 log = structlog.get_logger()
+
+_ASK_EVERY_S: Final = 0.5
+"""Seconds between two questions whether the pod is to stop, while a checkpoint is awaited."""
 
 
 class RunCheckpoints:
@@ -91,10 +97,10 @@ class RunCheckpoints:
         if checkpoint is not None:
             self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
 
-    def begin(self, run: RunState, **limit: float) -> None:
+    def begin(self, run: RunState, timeout_s: float = math.inf) -> None:
         """Begin to write a checkpoint, while the next round runs; raises TrainerLost when the trainers' state is gone.
 
-        `limit`: `timeout_s` of `TrainerGroup.begin_save`.
+        `timeout_s`: seconds in which the trainers must have written it.
         """
         assert self._writing is None, "one is written at a time"
         parts = self._parts
@@ -114,20 +120,26 @@ class RunCheckpoints:
             run.step,
             state,
             run.kept,
-            lambda directory: parts.trainers.begin_save(parts.storage.relative(directory), **limit),
+            lambda directory: parts.trainers.begin_save(parts.storage.relative(directory), timeout_s=timeout_s),
         )
         self._writing = run.step, _in_thread(finish)
 
-    def finish(self) -> bool:
+    @property
+    def is_writing(self) -> bool:
+        """Whether a checkpoint was begun and not finished."""
+        return self._writing is not None
+
+    def finish(self, timeout_s: float = math.inf) -> bool:
         """Wait for the checkpoint that is being written; return whether there was one.
 
         Raises:
-            TrainerLost: its trainers are gone, and it has not come to be.
+            TrainerLost: its trainers are gone, and it has not come to be; or it takes longer, and goes on.
+            Interrupted: the pod was asked to stop, and nobody has said how long this may take.
             UserError: there was no room for it, or another job writes checkpoints here.
         """
         if self._writing is None:
             return False
-        parts, (step, written), self._writing = self._parts, self._writing, None
+        parts, (step, written) = self._parts, self._writing
 
         def report() -> None:  # Called from another thread while the checkpoint is written.
             parts.recorder.progress(ProgressUnit.BYTES, *parts.checkpoints.progress(step))
@@ -135,9 +147,18 @@ class RunCheckpoints:
         if not written.done():
             parts.recorder.activity(RuntimeActivity.CHECKPOINT)
             with repeated(report, PROGRESS_EVERY_S):
-                wait([written])
+                self._wait(written, timeout_s)
+        self._writing = None
         parts.recorder.checkpoint(written.result())
         return True
+
+    def _wait(self, written: "Future[Checkpoint]", timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not wait([written], min(_ASK_EVERY_S, max(0.0, deadline_s - time.monotonic()))).done:
+            if time.monotonic() >= deadline_s:
+                raise TrainerLost(f"a checkpoint is not written after {timeout_s:.0f} s")
+            if timeout_s == math.inf:
+                self._parts.stop.require_none()
 
     def export_model(self, step: int) -> str:
         """Copy the model of the newest checkpoint, that of this step, to where users find it; returns where."""

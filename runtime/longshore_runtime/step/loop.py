@@ -22,6 +22,8 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
     engines       <──  ray.get: weights are confirmed, engines are asleep or awake
 """
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,6 +69,8 @@ class TrainingLoop:
         """Time at which the last checkpoint was begun, or the loop, in seconds."""
         self._saving_generation = 0
         """World of trainers that writes, or has written, the last checkpoint."""
+        self._is_save_lost = False
+        """Whether it has not come to be, because this world was lost."""
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
         is_gated = options.repurposing is not None and options.repurposing.is_gated
@@ -79,8 +83,9 @@ class TrainingLoop:
         )
         self._recovery = Recovery(
             parts.trainers,
-            self._load_newest,
+            self._checkpoints.load_trainers,
             parts.engines.sleep if options.is_colocated else None,
+            settle=self._finish_or_lose,
             notify=parts.recorder.notice,
         )
         self._shared_gpus = SharedGpus(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
@@ -153,12 +158,12 @@ class TrainingLoop:
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
         self._parts.checkpoints.require_own()  # Another job that has begun here has cut the files back to its steps.
         report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)
-        was_saved = self._finish_or_lose()
         self._parts.stop.require_none()
+        self._finish_or_lose()
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
         unsaved_s, unsaved_tokens = clock.now_s() - self._saved_s, self._recovery.num_kept_tokens
-        if not was_saved or self._options.is_checkpoint_due(self._state.step, unsaved_s, unsaved_tokens):
+        if self._is_save_lost or self._options.is_checkpoint_due(self._state.step, unsaved_s, unsaved_tokens):
             self._guarded_save(self._begin_save)
 
     def checkpoint(self) -> None:
@@ -174,19 +179,21 @@ class TrainingLoop:
             self._recovery.guarded(save)
             self._shared_gpus.to_rollout(self._state.policy_version)
 
-    def _finish_or_lose(self) -> bool:
-        """Wait for a checkpoint that is being written; return whether none was lost with its trainers."""
+    def _finish_or_lose(self, timeout_s: float = math.inf) -> None:
+        """Wait for a checkpoint that is being written, and note it if its trainers are gone."""
         try:
-            self._finish_save()
+            if self._checkpoints.finish(timeout_s):
+                self._recovery.saved()
         except TrainerLost as loss:
+            self._is_save_lost = True
             self._recovery.lost(str(loss), self._saving_generation)
-            return False
-        return True
 
-    def _load_newest(self) -> None:
-        """Give trainers that have started again the newest checkpoint, which may have been written by those before."""
-        self._finish_or_lose()
-        self._checkpoints.load_trainers()
+    def finish_save_if_possible(self, *, timeout_s: float) -> None:
+        """Wait for a checkpoint that is being written when the session ends: its trainers end next."""
+        try:
+            self._finish_or_lose(timeout_s)
+        except (UserError, OSError, RuntimeError) as error:
+            log.warning("no checkpoint at the end", reason=str(error))
 
     def save_if_possible(self, *, timeout_s: float) -> None:
         """Save the last finished step when the pod must stop; the trainers may be stopping as well."""
@@ -197,27 +204,27 @@ class TrainingLoop:
 
     def _save_at_end(self, timeout_s: float) -> None:
         """Raise TrainerLost if there is nothing to save, or not by this job."""
-        self._finish_or_lose()
+        deadline_s = time.monotonic() + timeout_s
+        self._finish_or_lose(timeout_s)
+        if self._checkpoints.is_writing:
+            raise TrainerLost("the checkpoint before is still being written")
         if self._training.may_have_updated:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
             raise TrainerLost("a trainer replica is gone")
         if self._state.policy:
-            self._save(timeout_s=timeout_s)
+            self._save(timeout_s=max(0.0, deadline_s - time.monotonic()))
 
-    def _save(self, **limit: float) -> None:
-        self._begin_save(**limit)
-        self._finish_save()
+    def _save(self, timeout_s: float = math.inf) -> None:
+        self._begin_save(timeout_s)
+        self._checkpoints.finish(timeout_s)
+        self._recovery.saved()
 
-    def _begin_save(self, **limit: float) -> None:
-        self._checkpoints.begin(self._state, **limit)
-        self._saved_s = self._parts.clock.now_s()
+    def _begin_save(self, timeout_s: float = math.inf) -> None:
+        self._checkpoints.begin(self._state, timeout_s)
+        self._is_save_lost, self._saved_s = False, self._parts.clock.now_s()
         self._saving_generation = self._parts.trainers.generation
         self._recovery.saving()
-
-    def _finish_save(self) -> None:
-        if self._checkpoints.finish():
-            self._recovery.saved()
 
     def _choose_factors(self) -> None:
         """Take the factors that strategy Auto has found in its spare time, if any."""

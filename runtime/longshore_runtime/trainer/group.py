@@ -11,6 +11,7 @@ A replica is one rank, or several consecutive ones that hold it together; each r
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -343,16 +344,20 @@ class TrainerGroup:
         Returns:
             Function that waits for it, in any thread; like this one, it raises TrainerLost.
         """
-        world, limit_s = self._world, min(timeout_s, CALL_LIMIT_S)
+        world, deadline_s = self._world, time.monotonic() + min(timeout_s, CALL_LIMIT_S)
+
+        def get(answers: Sequence[Any]) -> None:
+            world.get(answers, max(0.0, deadline_s - time.monotonic()))
+
         savers = world.actors if self._spec.saves_together else world.actors[:1]
         with self._in_order:
             begun = [actor.begin_save.remote(directory) for actor in savers]
-        world.get(begun, limit_s)
+        get(begun)
         saved = [actor.wait_saved.remote() for actor in savers]
 
         def wait() -> None:
-            world.get(saved, limit_s)
-            world.get([savers[0].finish_save.remote(directory)], limit_s)
+            get(saved)
+            get([savers[0].finish_save.remote(directory)])
 
         return wait
 

@@ -36,6 +36,7 @@ class Recovery:
         trainers: TrainerGroup,
         load: Callable[[], None],
         make_room: Callable[[], None] | None = None,
+        settle: Callable[[], object] = lambda: None,
         pause: Callable[[float], None] = time.sleep,
         notify: Callable[[NoticeReason, str], None] = lambda reason, message: None,
     ) -> None:
@@ -43,6 +44,7 @@ class Recovery:
 
         Args:
             load: gives the trainers the newest checkpoint.
+            settle: waits for a checkpoint that the ranks still write.
             make_room: has engines leave the GPUs; None: trainers have their own.
             notify: is told of each loss, with its cause.
         """
@@ -51,6 +53,7 @@ class Recovery:
         self._notify = notify
         self._load = load
         self._make_room = make_room
+        self._settle = settle
         self._kept: list[StepTraining] = []
         self._num_saving = 0
         """Number of first steps of these that the checkpoint holds which is being written."""
@@ -115,6 +118,7 @@ class Recovery:
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
         if self._make_room is not None:
             self._make_room()
+        self._settle()
         self._trainers.restart()
         self._load()
         self._trainers.wake()

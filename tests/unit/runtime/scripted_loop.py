@@ -181,7 +181,7 @@ class Trainers:
         try:
             self.answer()
         except TrainerLost as loss:  # While they write, which nobody hears of before the wait.
-            return partial(_raise, loss)
+            return partial(raise_error, loss)
         return write
 
     def load(self, directory: str) -> None:
@@ -189,7 +189,7 @@ class Trainers:
         self._trainer.load(self._storage / directory)
 
 
-def _raise(error: Exception) -> NoReturn:
+def raise_error(error: Exception) -> NoReturn:
     raise error
 
 
@@ -363,6 +363,7 @@ def run(
                 loop.run()
         except UserError as mistake:
             error = str(mistake)
+            loop.finish_save_if_possible(timeout_s=parts.stop.save_limit_s)
         except Interrupted as interruption:
             error = str(interruption)
             loop.save_if_possible(timeout_s=parts.stop.save_limit_s)

@@ -9,7 +9,7 @@ from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job,
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-NUM_PROMPTS, NUM_RESPONSES = 4, 4
+NUM_PROMPTS, NUM_RESPONSES, NUM_STEPS = 4, 4, 20
 
 
 def job_across_pods(name: str, modules: Path, *, pods: int = 2, steps: int, trainer: Json, **rollout: Any) -> Json:
@@ -51,13 +51,13 @@ def assert_exact(job: Job) -> None:
 def test_a_job_goes_on_after_a_pod_of_a_replica_was_lost_while_it_trained(
     name: str, trainer: Json, cluster: Cluster, tmp_path: Path
 ) -> None:
-    manifest = job_across_pods(name, tmp_path, steps=6, trainer=trainer, engine={"backend": "Fake"})
+    manifest = job_across_pods(name, tmp_path, steps=NUM_STEPS, trainer=trainer, engine={"backend": "Fake"})
     job = cluster.apply(manifest)
     job.wait("the trainer computes", trains)
     job.wait_replaced("worker-1", job.remove("worker-1"))
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
-    assert (status["attempt"], status["runtime"]["step"]) == (1, 6), "no session had to start again"
+    assert (status["attempt"], status["runtime"]["step"]) == (1, NUM_STEPS), "no session had to start again"
     assert "the trainers start again" in (job.output() / "logs" / "coordinator-1.log").read_text()
     assert_exact(job)
     job.delete()

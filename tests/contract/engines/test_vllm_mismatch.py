@@ -143,8 +143,8 @@ class OneTrainer:
         assert policy_version == self.rank.policy_version
         return Published(dict(self.rank.weights()), policy_version)
 
-    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
-        self.rank.begin_save(self._root / directory)()
+    def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
+        return self.rank.begin_save(self._root / directory)
 
     def discard(self) -> None:
         self.rank.discard()

@@ -46,7 +46,7 @@ def test_gradients_of_experts_equal_those_of_peft(family: Family, tmp_path: Path
     model = build(tmp_path / "model", family)
     with double_models():
         trainer = moved(TorchTrainer(model, WITH_EXPERTS))
-    trainer.save(tmp_path / "adapter")
+    trainer.begin_save(tmp_path / "adapter")()
     trainer.load(tmp_path / "adapter")  # The matrices of the file, which are in single precision.
     with double_precision():
         trainer.accumulate(BATCHES[0])
@@ -82,7 +82,7 @@ def block(gradient: Tensor, matrix: str, number: int, shape: torch.Size) -> Tens
 def test_merged_experts_compute_as_the_adapter(family: Family, tmp_path: Path) -> None:
     model = build(tmp_path / "model", family)
     trainer = moved(TorchTrainer(model, WITH_EXPERTS))
-    trainer.save(tmp_path / "adapter")
+    trainer.begin_save(tmp_path / "adapter")()
     samples = make_samples(seed=0)
     adapted = trainer.log_probs(samples)
     assert trainer._model.adapter is not None

@@ -80,7 +80,8 @@ def test_kept_tokens_are_counted_until_the_next_checkpoint() -> None:
     for number in (1, 2):
         restored.trained(StepTraining((), (samples, samples), 0.0, num_epochs=2))
         assert restored.num_kept_tokens == number * num_tokens, "epochs share their arrays"
-    restored.checkpointed()
+    restored.saving()
+    restored.saved()
     assert restored.num_kept_tokens == 0
 
 

@@ -133,7 +133,7 @@ def test_memory_that_does_not_suffice_has_other_names_too(text: str) -> None:
         ("update", UserError),
         ("wake", TrainerLost),
         ("fill", TrainerLost),
-        ("save", TrainerLost),
+        ("begin_save", TrainerLost),
         ("weights", TrainerLost),
         ("load", TrainerLost),
     ],

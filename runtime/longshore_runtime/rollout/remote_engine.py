@@ -237,7 +237,14 @@ class EngineHandle:
             self._loss = (pod, error)
         self._is_settled.set()
         # In a thread of its own: Ray answers nothing while its thread is in this function.
-        threading.Thread(target=ray.kill, args=(self._actor,), name=f"end-{self.engine}", daemon=True).start()
+        threading.Thread(target=self._end_first, args=(error,), name=f"end-{self.engine}", daemon=True).start()
+
+    def _end_first(self, error: BaseException) -> None:
+        """End the part in the first pod, which cannot go on after this error of another part."""
+        if isinstance(engine_error(cast(Exception, error)), EngineStartError):
+            # It may refuse the same a moment later, which then is a mistake and no loss.
+            ray.wait([self._start], timeout=_PART_LIMIT_S, fetch_local=False)
+        ray.kill(self._actor)
 
     def _lost_part(self, error: BaseException | None) -> str | None:
         """Return why the engine was ended, if the part in another pod than the first was lost.

@@ -115,7 +115,7 @@ class Recovery:
         self._find_cause()
         if self._num_failures:
             self._pause(PAUSES_S[self._num_failures - 1])
-        log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
+        log.warning("the trainers start again", reason=self._lost_reason, num_steps=len(self._kept))
         if self._make_room is not None:
             self._make_room()
         self._settle()

@@ -46,7 +46,6 @@ from tests.unit.runtime.scripted_loop import (
     Scorer,
     Trainers,
     plain_run,
-    raise_error,
     run,
 )
 
@@ -118,98 +117,6 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
     assert {progress.unit for progress in reported} == {ProgressUnit.BYTES}
     assert any(progress.done > 0 == progress.total for progress in reported), "how large the first will be is not known"
     assert any(progress.done > 0 and progress.total > 0 for progress in reported)
-
-
-def test_the_next_round_runs_while_a_checkpoint_is_written() -> None:
-    """That of the second step is written once the third round has begun."""
-    has_begun = threading.Event()
-
-    class Slow(Trainers):
-        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
-            write, is_second = super().begin_save(directory), self._trainer.policy_version == 2
-
-            def wait() -> None:
-                assert not is_second or has_begun.wait(60), "no round has begun"
-                write()
-
-            return wait
-
-    class Sampling(Engines):
-        def add(self, engine: int, requests: Sequence[Request]) -> None:
-            super().add(engine, requests)
-            if self.versions[-1] == 2:
-                has_begun.set()
-
-    outcome = run(kinds=(Slow, Sampling), every=2)
-    assert (outcome.error, outcome.model) == ("", UNDISTURBED.model)
-    assert {0, 2} < {one.checkpoint_step for one in outcome.reports}
-
-
-def test_after_a_checkpoint_that_was_lost_with_its_trainers_the_step_saves_another() -> None:
-    class LostWhileWriting(Trainers):
-        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
-            write = super().begin_save(directory)
-            if self._trainer.policy_version == 0 or self.generation > 0:
-                return write
-            self._is_lost = True
-            return partial(raise_error, TrainerLost("a rank is gone"))
-
-    outcome = run(kinds=(LostWhileWriting, Engines), every=10, algorithm=ALGORITHM.model_copy(update={"steps": 14}))
-    assert outcome.error == ""
-    saved = {one.checkpoint_step for one in outcome.reports}
-    lost = next(row["step"] for row in outcome.ledger if row["step"] % 10 == 0)
-    assert lost not in saved and lost + 1 in saved
-
-
-@pytest.mark.parametrize("is_asked", [False, True], ids=["a mistake", "a stop"])
-def test_a_job_that_ends_keeps_the_checkpoint_that_is_being_written(is_asked: bool, tmp_path: Path) -> None:
-    has_ended, stop = threading.Event(), Stop()
-
-    class Slow(Trainers):
-        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
-            write, is_second = super().begin_save(directory), self._trainer.policy_version == 2
-
-            def wait() -> None:
-                assert not is_second or has_ended.wait(60), "the job goes on"
-                write()
-
-            return wait
-
-    class Ending(Engines):
-        def add(self, engine: int, requests: Sequence[Request]) -> None:
-            super().add(engine, requests)
-            if self.versions[-1] == 2:
-                has_ended.set()
-                if is_asked:
-                    stop.ask()
-                raise Interrupted("the pod stops") if is_asked else UserError("a mistake")
-
-    outcome = run(root=tmp_path, kinds=(Slow, Ending), every=2, stop=stop)
-    assert outcome.error == ("the pod stops" if is_asked else "a mistake")
-    newest = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2).newest()
-    assert newest is not None and newest.step == 2
-
-
-def test_a_stop_waits_no_longer_for_a_checkpoint_than_its_limit() -> None:
-    """One that hangs costs the time that is left to save, and no more."""
-    is_over, stop = threading.Event(), Stop(grace_s=0.0)
-
-    class Hanging(Trainers):
-        def begin_save(self, directory: str, **limit: float) -> Callable[[], None]:
-            write = super().begin_save(directory)
-            return is_over.wait if self._trainer.policy_version == 2 else write  # type: ignore[return-value]
-
-    class Stopped(Engines):
-        def add(self, engine: int, requests: Sequence[Request]) -> None:
-            super().add(engine, requests)
-            if self.versions[-1] == 2:
-                stop.ask()
-                raise Interrupted("the pod stops")
-
-    outcome = run(kinds=(Hanging, Stopped), every=2, stop=stop)
-    is_over.set()
-    assert outcome.error == "the pod stops"
-    assert outcome.reports[-1].checkpoint_step == 0
 
 
 def test_slow_steps_are_saved_by_time_although_fewer_steps_are_due() -> None:

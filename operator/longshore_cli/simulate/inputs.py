@@ -42,7 +42,7 @@ class RecordedJob:
     manifest: Json
     lengths: RecordedLengths
     profile: str | None
-    """As JSON; None: it has measured none."""
+    """The profile that the job has measured, as JSON; None: there is none."""
 
 
 @dataclass(frozen=True)

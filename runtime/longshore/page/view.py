@@ -22,7 +22,7 @@ class Curves(PageModel):
 
     steps: tuple[int, ...] = ()
     values: dict[str, tuple[float | None, ...]] = Field(default_factory=dict)
-    """As long as `steps`; None where a step has no such metric."""
+    """Values by metric, one for each of `steps`; None where a step has no such metric."""
     steps_per_point: int = 1
     """Steps per point; a point is their mean."""
 

@@ -133,7 +133,7 @@ class Stay(_Part):
     """A response on an engine: one that migrates has several stays."""
 
     response: str
-    """As `epoch-index-number`."""
+    """Identity of the response, `epoch-index-number`."""
     engine: int
     start_s: float
     end_s: float

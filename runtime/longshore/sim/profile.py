@@ -36,11 +36,11 @@ class Subject(ApiModel):
     """What a profile was measured with; it holds for that alone."""
 
     model: str
-    """As the job names it: a path in its storage, or the name of a built-in model."""
+    """Name of the model in the job: a path in its storage, or the name of a built-in model."""
     model_fingerprint: str
     """Hash of the model's configuration."""
     gpu: str
-    """As its driver names it, or CPU."""
+    """Name of the GPU by its driver, or CPU."""
     setup: str
     """Hash of the job's options for engines, trainers and their pods."""
     versions: dict[str, str] = Field(default_factory=dict)

@@ -53,7 +53,7 @@ _WORKERS_PER_GPU: Final = 2
 """Workers of the reward stage for each GPU: a convention, since only time per worker counts. More GPUs have
 more workers, as in section 6.7 and in the published configurations."""
 _MAX_NUM_SEQS: Final = 2_048
-"""As configured."""
+"""Largest number of requests that an engine runs at once, as the paper configures it."""
 _NUM_EXTRA_FORWARDS: Final = 2
 """Old and reference log-probabilities: the actor has a reference model (section 2.1)."""
 _CALIBRATION_STEPS: Final = 5

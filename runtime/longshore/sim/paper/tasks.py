@@ -17,7 +17,7 @@ from longshore.policy.tail_batching import TailBatching
 from longshore.sim.job import SimJob
 
 _WEIGHTS: Final = {"math": 0.34375, "code": 0.3125, "judge": 0.34375}
-"""As configured: of 128 prompts 44, 40 and 44, and of 160 prompts 55, 50 and 55."""
+"""Shares of the tasks, as the paper configures them: of 128 prompts 44, 40 and 44, and of 160 prompts 55, 50 and 55."""
 
 
 class TaskDraws(MixedDraws):

@@ -97,6 +97,7 @@ class Session:
                 raise ConnectionAbortedError("the client has hung up")
             place = next((place for place, one in enumerate(self._undelivered) if one[0] == request), None)
             turn = await self._sampled(request) if place is None else self._undelivered.pop(place)[1]
+            await asyncio.sleep(0)  # The end of a connection that came before the turn is read after it otherwise.
             if not is_there():
                 self._undelivered.append((request, turn))
             return turn
@@ -264,7 +265,10 @@ class Gateway:
         return web.json_response({})
 
     async def _turn(self, request: web.Request, asked: ModelRequest) -> ModelTurn:
-        return await self.session.turn(asked, lambda: request.transport is not None)
+        def is_there() -> bool:
+            return request.transport is not None and not request.transport.is_closing()
+
+        return await self.session.turn(asked, is_there)
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:
         self._require_key(request)

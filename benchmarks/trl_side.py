@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.process_tree import cpu_s
+from benchmarks.trl_reward import distinct
 
 
 def main(task_file: str, result_file: str) -> None:
@@ -25,7 +26,7 @@ def main(task_file: str, result_file: str) -> None:
     from longshore_runtime.tasks import counting
     from trl import GRPOConfig, GRPOTrainer
 
-    def reward(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    def count(completions: list[str], answer: list[str], **_: Any) -> list[float]:
         return [counting.score(*pair) for pair in zip(completions, answer, strict=True)]
 
     class Trainer(GRPOTrainer):  # type: ignore[misc]
@@ -41,7 +42,7 @@ def main(task_file: str, result_file: str) -> None:
 
     trainer = Trainer(
         model=task["model"],
-        reward_funcs=reward,
+        reward_funcs={"task": count, "distinct": distinct}[task["reward"]],
         args=GRPOConfig(output_dir=str(Path(result_file).with_suffix("")), **task["settings"]),
         train_dataset=Dataset.from_list(task["train"]),
         eval_dataset=Dataset.from_list(task["held_out"]),

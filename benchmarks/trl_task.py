@@ -73,6 +73,7 @@ def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: i
     )
     return {
         "model": str(model),
+        "reward": spec.reward.functions[0].name,
         "train": _rows([rows[draw.index] for draw in draws]),
         "held_out": _rows(counting.held_out(spec.data.held_out_prompts, algorithm.seed)),
         "learning_rates": [learning_rate(schedule, update) for update in range(1, num_updates + 1)],

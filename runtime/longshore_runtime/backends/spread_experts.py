@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._functional_collectives import all_to_all_single  # With a gradient.
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
@@ -67,26 +68,6 @@ class _OwnExperts:
         return getattr(self._experts, name)
 
 
-class _Exchange(torch.autograd.Function):
-    """Send rows to the ranks of a group; the gradients of what was received go back the same way."""
-
-    @staticmethod
-    def forward(
-        context: Any, rows: Tensor, num_sent: list[int], num_received: list[int], group: dist.ProcessGroup
-    ) -> Tensor:
-        context.sizes, context.group = (num_sent, num_received), group
-        received = rows.new_empty(sum(num_received), *rows.shape[1:])
-        dist.all_to_all_single(received, rows.contiguous(), num_received, num_sent, group)
-        return received
-
-    @staticmethod
-    def backward(context: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
-        num_sent, num_received = context.sizes
-        (gradient,) = gradients
-        sent: Tensor = _Exchange.apply(gradient, num_received, num_sent, context.group)
-        return sent, None, None, None
-
-
 def _compute(experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Compute the experts of a layer where they are, as an experts function of transformers.
 
@@ -108,9 +89,9 @@ def _compute(experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_wei
     num_sent, num_received = sent.sum(1).tolist(), received.sum(1).tolist()
     numbers = torch.arange(own.num_experts, device=sent.device).repeat(len(received))
     numbers = numbers.repeat_interleave(received.flatten())[:, None]
-    rows = _Exchange.apply(hidden_states[order // top_k_index.shape[-1]], num_sent, num_received, group)
+    rows = all_to_all_single(hidden_states[order // top_k_index.shape[-1]], num_received, num_sent, group)
     # The weights of the experts, which have a gradient, stay with the rank that has the token.
     rows = grouped_mm_experts_forward(cast(Any, own), rows, numbers, rows.new_ones(numbers.shape))
-    rows = _Exchange.apply(rows, num_received, num_sent, group)
+    rows = all_to_all_single(rows, num_sent, num_received, group)
     weighted = rows * top_k_weights.reshape(-1)[order, None]
     return weighted[torch.argsort(order)].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)

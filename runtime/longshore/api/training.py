@@ -49,6 +49,16 @@ _RULES: Final = (
         "fsdpSize above 1 needs backend Torch: choose it, or set fsdpSize to 1",
     ),
     Rule(
+        "expertParallel",
+        "!self.expertParallel || self.fsdpSize > 1",
+        "expertParallel spreads experts over fsdpSize GPUs: raise fsdpSize, or remove expertParallel",
+    ),
+    Rule(
+        "expertParallel",
+        "!self.expertParallel || !self.?lora.?experts.orValue(false)",
+        "expertParallel does not apply to lora.experts, whose matrices every GPU needs: remove one of them",
+    ),
+    Rule(
         "lora",
         "!has(self.lora) || self.backend == 'Torch'",
         "lora needs backend Torch: choose it, or remove lora",
@@ -97,6 +107,9 @@ class TrainerSettings(ApiModel, rules=_RULES):
     """Number of GPUs over which weights, gradients and optimizer state are sharded, with backend Torch (processes in
     pods without GPUs). It divides gpusPerPod or is a multiple of it: then a replica has several whole pods. 1: every
     GPU holds the whole model."""
+    expert_parallel: bool = False
+    """Whether each of these GPUs computes the experts of a mixture that it holds, and tokens are sent there, instead of
+    putting all experts of a layer together on every GPU. fsdpSize divides the number of experts."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
     """Number of GPUs of one pod over which every layer is split, with backend Megatron. The product of the three sizes
     divides gpusPerPod or is a multiple of it: then a replica has several whole pods."""

@@ -13,7 +13,7 @@ from longshore.checks.engine_arguments import argument_mistakes, installed_argum
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, recompute_on, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
-from longshore.checks.model_limits import limit_mistakes, position_mistakes, replay_mistakes, routing_bytes
+from longshore.checks.model_limits import expert_mistakes, limit_mistakes, position_mistakes, routing_bytes
 from longshore.checks.pod_memory import (
     coordinator_memory,
     max_step_tokens,
@@ -169,7 +169,7 @@ def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
             field=_model_field(spec),
         ),
         *position_mistakes(config, max_context_tokens),
-        *replay_mistakes(config, replays_experts=spec.trainer.router_replay),
+        *expert_mistakes(config, spec.trainer),
     ]
 
 

@@ -77,8 +77,10 @@ class ModelSize:
     """Whether training keeps the scores of all pairs of tokens, as no kernel computes soft caps or sinks."""
     experts_per_token: int = 0
     """Experts that a token passes through in a layer of a mixture."""
-    experts_width: int = 0
-    """Inputs and outputs of the projections of all experts of a layer, in sum."""
+    num_experts: int = 0
+    """Experts of a layer of a mixture."""
+    expert_channels: int = 0
+    """Size of the MLP of one of them."""
 
     @property
     def query_heads(self) -> int:
@@ -105,6 +107,11 @@ class ModelSize:
         """Parameters of a layer, on average."""
         return max(0, self.num_parameters - self.outside_layers) / self.num_layers
 
+    @property
+    def experts(self) -> int:
+        """Parameters of the experts of a layer."""
+        return 3 * self.num_experts * self.hidden_size * self.expert_channels
+
     def adapter_parameters(self, lora: Lora) -> int:
         """Return the parameters of an adapter; a name that is not one of the usual layers counts as the largest."""
         heads = (self.num_heads or self.hidden_size // self.head_size) * self.head_size
@@ -118,9 +125,10 @@ class ModelSize:
             "up_proj": hidden + channels,
             "down_proj": hidden + channels,
         }
+        experts = 3 * self.num_experts * (hidden + self.expert_channels)
         names = list(sides) if lora.target_modules is None else lora.target_modules
         width = sum(sides.get(name.rpartition(".")[2], hidden + channels) for name in names)
-        return lora.rank * self.num_layers * (width + (self.experts_width if lora.experts else 0))
+        return lora.rank * self.num_layers * (width + (experts if lora.experts else 0))
 
     @classmethod
     def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
@@ -139,7 +147,7 @@ class ModelSize:
         keeps_scores = bool(text.get("attn_logit_softcapping")) or text.get("model_type") == "gpt_oss"
         return cls(
             num_parameters, layers, hidden, channels, vocab, kv_heads, head_size, is_tied, heads, keeps_scores,
-            per_token, 3 * num_experts(config) * (hidden + of_expert),
+            per_token, num_experts(config), of_expert,
         )  # fmt: skip
 
 
@@ -274,7 +282,9 @@ def values_per_token(spec: RLJobSpec, model: ModelSize, recompute: Recompute) ->
     trainer, tensor = spec.trainer, spec.trainer.tensor_parallel_size
     hidden, channels, width = model.hidden_size, model.intermediate_size, model.attention_width
     routed = model.experts_per_token * hidden  # What experts are given, and what they return.
-    everything = (_HIDDEN_VALUES * hidden + _MLP_VALUES * channels + _ATTENTION_VALUES * width + 2 * routed) / tensor
+    num_routed = 4 if trainer.expert_parallel else 2  # Each of them on the rank of the token and on that of the expert.
+    everything = _HIDDEN_VALUES * hidden + _MLP_VALUES * channels + _ATTENTION_VALUES * width + num_routed * routed
+    everything /= tensor
     if recompute is Recompute.NONE:
         kept = everything
     elif recompute is Recompute.FULL:
@@ -352,11 +362,16 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     if spec.trainer.fsdp_size == 1:
         return {} if is_frozen or _computed_bytes(spec) != _CAST_BYTES else {"copies": own * _CAST_BYTES}
     # What no layer has stays whole for the whole pass. A layer is whole while it computes, and the next one comes.
-    # Frozen weights are in bfloat16 already, and have no gradient.
+    # Frozen weights are in bfloat16 already, and have no gradient. Spread experts are never put together.
     whole = _CAST_BYTES if is_frozen else _WHOLE_BYTES + _CAST_BYTES
+    experts = model.experts if spec.trainer.expert_parallel else 0
+    # Their copies wait for the backward pass, unless they are made again.
+    num_copies = model.num_layers if spec.trainer.recompute is Recompute.NONE else 1
+    of_own = 0 if is_frozen else num_copies * _CAST_BYTES + _GRADIENT_BYTES
     return {
         "whole embeddings": model.outside_layers * whole,
-        "whole layers": model.layer * (whole + (_CAST_BYTES if is_frozen else _NEXT_LAYER_BYTES)),
+        "whole layers": max(0.0, model.layer - experts) * (whole + (_CAST_BYTES if is_frozen else _NEXT_LAYER_BYTES)),
+        "own experts": experts / spec.trainer.fsdp_size * of_own,
     }
 
 

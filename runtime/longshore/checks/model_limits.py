@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.shapes import is_possible
+from longshore.api.training import TrainerSettings
 
 CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head sizes for which vLLM 0.32 has attention kernels on the CPU (`CPUAttentionBackend.get_supported_head_sizes`)."""
@@ -49,10 +50,17 @@ def limit_mistakes(
     ]
 
 
-def replay_mistakes(config: Mapping[str, Any], *, replays_experts: bool) -> Iterator[str]:
-    """Yield a sentence if the experts of a model without any are to be replayed."""
-    if config and replays_experts and not num_experts(config):
-        yield "trainer.routerReplay: the model has no experts (config.json names no number of them); remove it"
+def expert_mistakes(config: Mapping[str, Any], trainer: TrainerSettings) -> Iterator[str]:
+    """Yield what a job asks of experts that the model does not have."""
+    number = num_experts(config)
+    for field, is_asked in (("routerReplay", trainer.router_replay), ("expertParallel", trainer.expert_parallel)):
+        if config and is_asked and not number:
+            yield f"trainer.{field}: the model has no experts (config.json names no number of them); remove it"
+    if trainer.expert_parallel and number % trainer.fsdp_size:
+        yield (
+            f"trainer.fsdpSize: {trainer.fsdp_size} does not divide the model's {number} experts, which expertParallel "
+            "spreads; choose a size that does, or remove expertParallel"
+        )
 
 
 def num_experts(config: Mapping[str, Any]) -> int:

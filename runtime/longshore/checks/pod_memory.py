@@ -263,13 +263,21 @@ def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: 
 def _checkpoint_bytes(num_ranks: int, trainer: TrainerSettings, model: ModelSize, trained: int, shards: int) -> float:
     """Return what writing a checkpoint takes while the next round goes on.
 
-    Each rank copies a file of moments twice; the first rank of several has a file of gathered weights, or with
-    Megatron everything.
+    Each rank copies a file of moments twice; the first rank of several, or of each of Megatron's stages, has a file of
+    gathered weights.
     """
     if not num_ranks:
         return 0.0
     if trainer.backend is TrainerBackend.MEGATRON:
-        return trained * (_VALUE_BYTES + _MOMENT_BYTES)
+        tensor = trainer.tensor_parallel_size
+        moment = trained * _MOMENT_BYTES / 2 / shards  # Less with more replicas or context parallelism.
+        file_bytes = min(
+            moment, max(_MOMENT_FILE_BYTES, moment / _MOMENT_FILES, model.embedding * _VALUE_BYTES / tensor)
+        )
+        weights = trained * _VALUE_BYTES / shards
+        stages = min(num_ranks, trainer.pipeline_parallel_size)
+        gathered = min(weights * tensor, _WEIGHT_FILE_BYTES)
+        return num_ranks * (2 * file_bytes + weights) + stages * gathered
     moments = trained * _MOMENT_BYTES / shards
     embedding = model.embedding * _VALUE_BYTES / shards if trainer.lora is None else 0
     file_bytes = min(moments, max(_MOMENT_FILE_BYTES, moments / _MOMENT_FILES, embedding))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import grouped_mm
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from longshore_runtime.backends.experts import ALIGNMENT, expert_modules
+from longshore_runtime.backends.experts import ALIGNMENT, choose_experts_function, expert_modules
 
 _IMPLEMENTATION: Final = "longshore_lora"
 """Name under which transformers finds `_compute`."""
@@ -88,7 +88,7 @@ def add_matrices(
                     )
             module.lora.add_module(fused, layers)
     ALL_EXPERTS_FUNCTIONS.register(_IMPLEMENTATION, _compute)
-    model.set_experts_implementation(_IMPLEMENTATION)
+    choose_experts_function(model, _IMPLEMENTATION)
     return found, names
 
 

@@ -1,6 +1,6 @@
 """The experts of a mixture: how transformers computes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import torch
@@ -29,8 +29,19 @@ def group_experts(model: Any) -> None:
     A model that was opened with `EAGER` keeps it otherwise. Values and gradients are equal up to
     rounding.
     """
-    fused = [
-        parameter for _, module in expert_modules(model) for parameter in module.parameters() if parameter.dim() > 2
-    ]
-    if fused and all(size % ALIGNMENT == 0 for parameter in fused for size in parameter.shape[1:]):
-        model.set_experts_implementation(_TOGETHER)
+    modules = [module for _, module in expert_modules(model)]
+    if modules and are_aligned(modules):
+        choose_experts_function(model, _TOGETHER)
+
+
+def choose_experts_function(model: Any, name: str) -> None:
+    """Have the experts computed by a function of transformers, also in layers with settings of their own."""
+    model.set_experts_implementation(name)
+    for _, module in expert_modules(model):
+        module.config._experts_implementation = name
+
+
+def are_aligned(modules: Iterable[torch.nn.Module]) -> bool:
+    """Return whether grouped products can have the sizes of these experts."""
+    fused = [parameter for module in modules for parameter in module.parameters() if parameter.dim() > 2]
+    return all(size % ALIGNMENT == 0 for parameter in fused for size in parameter.shape[1:])

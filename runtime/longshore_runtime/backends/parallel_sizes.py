@@ -16,6 +16,8 @@ class ParallelSizes:
     context: int = 1
     fsdp: int = 1
     """Number of ranks that have a shard of every tensor each (torch); the other axes are Megatron's."""
+    spreads_experts: bool = False
+    """Whether tokens of a mixture are sent to the rank whose shard their expert is."""
 
     @classmethod
     def of(cls, trainer: TrainerSettings) -> "ParallelSizes":
@@ -25,6 +27,7 @@ class ParallelSizes:
             pipeline=trainer.pipeline_parallel_size,
             context=trainer.context_parallel_size,
             fsdp=trainer.fsdp_size,
+            spreads_experts=trainer.expert_parallel,
         )
 
     @property

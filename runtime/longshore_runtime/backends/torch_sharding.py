@@ -5,6 +5,7 @@ after, in float32, so that each keeps its shard of the sum. Over replicas nothin
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -24,6 +25,7 @@ from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import empty_pretrained
+from longshore_runtime.backends.spread_experts import spread_experts
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
@@ -40,7 +42,7 @@ def join_replica(world: World, sizes: ParallelSizes, device: torch.device, dtype
     is_plain = sizes.fsdp == 1 and dtype is torch.float32
     if world.size > 1 or not is_plain:
         join(world, device)
-    return Replica(world, device) if is_plain else ShardedReplica(world, device, sizes.fsdp, dtype)
+    return Replica(world, device) if is_plain else ShardedReplica(world, device, sizes, dtype)
 
 
 class ShardedReplica(Replica):
@@ -49,9 +51,10 @@ class ShardedReplica(Replica):
     One rank alone has a shard that is everything, so that FSDP makes the copies of layers in another type.
     """
 
-    def __init__(self, world: World, device: torch.device, size: int, dtype: torch.dtype) -> None:
+    def __init__(self, world: World, device: torch.device, sizes: ParallelSizes, dtype: torch.dtype) -> None:
         """Form all groups of ranks now, because later some ranks may sleep."""
         super().__init__(world, device)
+        size = sizes.fsdp
         mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicas", "shards"))
         self._mesh = mesh["shards"]
         self._shards = mesh.get_group("shards")
@@ -59,7 +62,7 @@ class ShardedReplica(Replica):
         for group in (self._shards, self._same_shard):
             distributed_c10d._set_pg_timeout(TIMEOUT, group)  # NCCL's groups of a mesh have ten minutes.
         self._size = size
-        self._dtype = dtype
+        self._computation = Computation(dtype, spreads_experts=sizes.spreads_experts)
         self._rank = world.rank % size
         # Not that of `shards`: what a thread writes must not meet what ranks compute meanwhile.
         self._writing = dist.new_group(range(size), TIMEOUT, backend="gloo") if size > 1 else None
@@ -76,11 +79,12 @@ class ShardedReplica(Replica):
 
     def load(self, directory: Path, lora: Lora | None = None, *, replays_experts: bool = False) -> CausalLM:
         """Read this rank's shards of a model; all ranks of the replica must call this together."""
-        return ShardedCausalLM(directory, self._mesh, self._device, self._dtype, lora, replays_experts=replays_experts)
+        computation = self._computation
+        return ShardedCausalLM(directory, self._mesh, self._device, computation, lora, replays_experts=replays_experts)
 
     def load_value_model(self, directory: Path) -> ValueModel:
         """Read this rank's shards of a value model; all ranks of the replica must call this together."""
-        return ShardedValueModel(directory, self._mesh, self._device, self._dtype)
+        return ShardedValueModel(directory, self._mesh, self._device, self._computation)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
         """Return equally many passes on every rank, since ranks compute together; the last ones may be empty."""
@@ -164,6 +168,15 @@ def _rows(parameter: Tensor) -> slice:
     return slice(first, first + shape[0])
 
 
+@dataclass(frozen=True)
+class Computation:
+    """How layers compute."""
+
+    dtype: torch.dtype
+    spreads_experts: bool
+    """Whether tokens are sent to the experts, which otherwise are put together on every rank."""
+
+
 class ShardedCausalLM(CausalLM):
     """A model that is sharded layer by layer; everything outside of layers is one unit."""
 
@@ -172,13 +185,14 @@ class ShardedCausalLM(CausalLM):
         directory: Path,
         mesh: DeviceMesh,
         device: torch.device,
-        dtype: torch.dtype,
+        computation: Computation,
         lora: Lora | None = None,
         *,
         replays_experts: bool = False,
     ) -> None:
         """See `CausalLM`. Every rank of the mesh reads its shards, and computes what is needed to verify the model."""
-        self._mesh = mesh
+        self._mesh, dtype = mesh, computation.dtype
+        self._spreads_experts = computation.spreads_experts
         # Weights that are not trained are held as layers compute with them.
         self._held_dtype = torch.float32 if lora is None else dtype
         self._policy = MixedPrecisionPolicy()
@@ -209,9 +223,10 @@ class ShardedCausalLM(CausalLM):
 
     def _shard(self) -> None:
         mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
+        apart = spread_experts(self.module, mesh) if self._spreads_experts else set[torch.nn.Parameter]()
         for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
-            fully_shard(layer, mesh=mesh, mp_policy=self._policy)
-        root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy)
+            fully_shard(layer, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
+        root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 # Gradients are sums, also over ranks.

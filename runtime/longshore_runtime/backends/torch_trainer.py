@@ -268,7 +268,7 @@ class TorchTrainer:
             module.generation_config.save_pretrained(directory)
         # transformers does not write what it only warned of when it read it, so the file is copied.
         copy_files(self._directory, directory, (_GENERATION, *TOKENIZER_FILES))
-        write_weights(directory, shapes, weights)
+        write_weights(directory, [shapes], 0, weights)
 
     def load(self, directory: Path) -> None:
         """Restore what `begin_save` wrote, bit by bit; accumulated gradients are dropped."""

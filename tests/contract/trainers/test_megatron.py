@@ -10,7 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoConfig
 
+from longshore_runtime.backends.hf_mapping.architecture import read_architecture
+from longshore_runtime.backends.hf_mapping.entries import stage_entries
+from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import UpdateReport
@@ -19,6 +23,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks
+from tests.contract.trainers.test_megatron_mapping import weights_of
 from tests.contract.trainers.tiny_models import Family, build
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -76,25 +81,54 @@ def train(world: World, model: Path, sizes: ParallelSizes, loaded: Path | None, 
     trainer.begin_save(saved)()
 
 
-def test_a_checkpoint_restores_every_bit_under_other_sizes(tied: Path, tmp_path: Path) -> None:
+def stored(model: Path, checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Weights and moments of a checkpoint."""
+    from longshore_runtime.backends.megatron.moment_files import MomentFiles
+
+    files, found = TensorFiles(checkpoint), weights_of(checkpoint)
+    architecture = read_architecture(AutoConfig.from_pretrained(model))
+    for moment in ("exp_avg", "exp_avg_sq"):
+        moments = MomentFiles(checkpoint / "optimizer" / moment)
+        for entry in stage_entries(architecture, 0, 1):
+            found |= {f"{name} {moment}": one for name, one in zip(entry.hf, moments.read(files, entry), strict=True)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "others"),
+    [
+        (ParallelSizes(tensor=2), ParallelSizes(pipeline=2)),
+        (ParallelSizes(pipeline=2), ParallelSizes()),
+        (ParallelSizes(), ParallelSizes(tensor=2)),
+    ],
+    ids=["TP2 to PP2", "PP2 to DP2", "DP2 to TP2"],
+)
+def test_a_checkpoint_restores_every_bit_under_other_sizes(
+    sizes: ParallelSizes, others: ParallelSizes, tied: Path, tmp_path: Path
+) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    kept_ranks(2).run(train, tied, ParallelSizes(tensor=2), None, first, BATCHES[:2])
-    kept_ranks(2).run(train, tied, ParallelSizes(pipeline=2), first, second, [])
-    for file in (
-        "model.safetensors",
-        "optimizer/exp_avg/moment.safetensors",
-        "optimizer/exp_avg_sq/moment.safetensors",
-    ):
-        one, other = load_file(first / file), load_file(second / file)
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) and one[name].any() for name in one)
+    kept_ranks(2).run(train, tied, sizes, None, first, BATCHES[:2])
+    kept_ranks(2).run(train, tied, others, first, second, [])
+    for rank in range(2):  # Each has written what it owns.
+        assert list((first / "optimizer" / "exp_avg").glob(f"{rank:05d}-*.safetensors"))
+    one, other = stored(tied, first), stored(tied, second)
+    assert one.keys() == other.keys() and len(one) == 3 * len(TensorFiles(first).names)
+    assert all(torch.equal(one[name], other[name]) and one[name].any() for name in one)
+
+
+def test_moments_that_a_lost_file_had_are_missed(tied: Path, tmp_path: Path) -> None:
+    kept_ranks(2).run(train, tied, ParallelSizes(), None, tmp_path / "saved", BATCHES[:1])
+    (lost,) = (tmp_path / "saved" / "optimizer" / "exp_avg_sq").glob("00001-*")
+    lost.unlink()
+    with pytest.raises(ValueError, match=r"exp_avg_sq lacks \d+ values of model\..*; restore its files"):
+        start(tied).load(tmp_path / "saved")
 
 
 def test_training_goes_on_under_other_sizes_as_if_nothing_had_happened(tied: Path, tmp_path: Path) -> None:
     train(World(), tied, ParallelSizes(), None, tmp_path / "whole", BATCHES)
     kept_ranks(2).run(train, tied, ParallelSizes(tensor=2), None, tmp_path / "begun", BATCHES[:2])
     kept_ranks(2).run(train, tied, ParallelSizes(pipeline=2), tmp_path / "begun", tmp_path / "ended", BATCHES[2:])
-    expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "ended"))
+    expected, actual = (weights_of(tmp_path / name) for name in ("whole", "ended"))
     assert all(torch.allclose(actual[name], expected[name], rtol=1e-3, atol=3e-5) for name in expected)
     trainer = start(tied)
     trainer.load(tmp_path / "ended")

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
 from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
+from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.hf_mapping.layouts import GateUp, QueryKeyValue, Vocabulary, padded_vocab_size
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
@@ -128,6 +128,11 @@ def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros() -> None:
     assert second.tolist() == [[1, 1], [1, 1], [0, 0]]
 
 
+def weights_of(directory: Path) -> dict[str, torch.Tensor]:
+    files = TensorFiles(directory)
+    return {name: files.read(name) for name in files.names}
+
+
 def save(world: World, model: Path, sizes: ParallelSizes, target: Path) -> None:
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
@@ -138,7 +143,7 @@ def save(world: World, model: Path, sizes: ParallelSizes, target: Path) -> None:
 def test_a_model_that_was_loaded_is_saved_bit_by_bit_and_opens_in_transformers(family: Family, tmp_path: Path) -> None:
     source, target = build(tmp_path / "source", family), tmp_path / "target"
     kept_ranks(4).run(save, source, ParallelSizes(tensor=2, pipeline=2), target)
-    before, after = (load_file(place / "model.safetensors") for place in (source, target))
+    before, after = (weights_of(place) for place in (source, target))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     opened = AutoModelForCausalLM.from_pretrained(target)

@@ -2,14 +2,21 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM
 
 from longshore.api.training import Recompute, TrainerDtype
+from longshore_runtime.backends.devices import HOST
+from longshore_runtime.backends.experts import choose_experts_function, expert_modules
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.pretrained import empty_pretrained
+from longshore_runtime.backends.spread_experts import spread_experts
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import TrainerOptions
 from longshore_runtime.backends.world import World
@@ -23,6 +30,8 @@ from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 SAMPLES = make_samples(seed=0)
+SPREAD, SPREAD_OVER_FOUR = (ParallelSizes(fsdp=size, spreads_experts=True) for size in (2, 4))
+EIGHT_EXPERTS = dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 8)
 
 
 @pytest.fixture(scope="module", params=MIXTURES, ids=str)
@@ -30,6 +39,13 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """One of each kind."""
     family: Family = request.param
     return build(tmp_path_factory.mktemp(str(family)), family)
+
+
+@pytest.fixture(scope="module", params=MIXTURES, ids=str)
+def model_of_eight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of each kind with as many experts as ranks can share."""
+    family: Family = request.param
+    return build(tmp_path_factory.mktemp(str(family)), family, **EIGHT_EXPERTS)
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -78,7 +94,7 @@ def gradients(world: World, model: Path, options: TrainerOptions, implementation
     """What a replica of all ranks accumulates with experts computed in one way."""
     trainer = TorchTrainer(model, options, world, ParallelSizes(fsdp=world.size))
     assert trainer._model.module.get_experts_implementation()[""] == "grouped_mm"
-    trainer._model.module.set_experts_implementation(implementation)
+    choose_experts_function(trainer._model.module, implementation)
     trainer.accumulate(own_part(SAMPLES, world, ParallelSizes(fsdp=world.size)))
     trainer._accumulation.collect()
     whole = [trainer._replica.whole(one.grad) for one in trainer._parameters if one.grad is not None]
@@ -116,6 +132,71 @@ def test_ranks_that_share_the_experts_make_the_same_step(model: Path) -> None:
     assert_same_step(model, HALVES)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "double"),
+    [
+        (SPREAD, True),
+        pytest.param(SPREAD, False, marks=pytest.mark.soak),
+        pytest.param(SPREAD_OVER_FOUR, True, marks=pytest.mark.soak),
+    ],
+    ids=["2 fp64", "2 fp32", "4 fp64"],
+)
+def test_ranks_that_send_tokens_to_the_experts_have_the_gradients_of_transformers(
+    model_of_eight: Path, sizes: ParallelSizes, double: bool
+) -> None:
+    expected = plain(model_of_eight)
+    for rank in kept_ranks(sizes.fsdp).run(train_torch, model_of_eight, plan(1, seed=1), double, sizes):
+        assert apart(rank.gradients, expected.gradients) < (1e-10 if double else 2e-5)
+        assert rank.norms == pytest.approx(expected.norms, rel=1e-10 if double else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [replace(OPTIONS, recompute=Recompute.SELECTIVE), replace(OPTIONS, lora=LORA, recompute=Recompute.FULL)],
+    ids=["recomputed", "adapter"],
+)
+def test_ranks_without_samples_compute_tokens_of_others(options: TrainerOptions, tmp_path: Path) -> None:
+    model = build(tmp_path, MIXTURES[0], **EIGHT_EXPERTS)
+    assert_same_step(model, SPREAD, options=options, parts=[SAMPLES[:1], SAMPLES[1:]], naps=True)
+
+
+def held(world: World, model: Path, sizes: ParallelSizes) -> tuple[int, int]:
+    """Numbers of the experts of a layer that this rank has between passes, and within one."""
+    trainer, within = TorchTrainer(model, OPTIONS, world, sizes), list[int]()
+    _, experts = next(expert_modules(trainer._model.module))
+
+    def count(module: Any, *_: object) -> int:
+        return sum(getattr(one, "_local_tensor", one).numel() for one in module.parameters())
+
+    experts.register_forward_pre_hook(lambda *given: within.append(count(*given)))
+    between = count(experts)
+    trainer.accumulate(own_part(SAMPLES, world, sizes))
+    return between, max(within)
+
+
+def test_experts_that_are_spread_are_never_put_together(tmp_path: Path) -> None:
+    model = build(tmp_path, MIXTURES[0], **EIGHT_EXPERTS)
+    spread, together = (kept_ranks(2).run(held, model, sizes)[0] for sizes in (SPREAD, HALVES))
+    assert spread == (together[0], together[0]) and together[1] == 2 * together[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "mistake"),
+    [
+        (MIXTURES[0], {}, r"trainer\.fsdpSize: 2 does not divide the model's 3 experts"),
+        (Family("qwen3", tied=True), {}, r"trainer\.expertParallel: the model has no routed experts"),
+        (MIXTURES[0], EIGHT_EXPERTS | {"moe_intermediate_size": 20}, r"trainer\.expertParallel: the sizes of the"),
+    ],
+    ids=["number", "dense", "sizes"],
+)
+def test_experts_that_cannot_be_spread_are_refused(
+    family: Family, changes: dict[str, int], mistake: str, tmp_path: Path
+) -> None:
+    model = empty_pretrained(build(tmp_path, family, **changes), torch.float32, HOST)
+    with pytest.raises(ValueError, match=mistake):
+        spread_experts(model, cast(DeviceMesh, SimpleNamespace(size=lambda: 2)))
+
+
 def test_a_checkpoint_has_the_names_of_the_files_and_restores_every_bit(model: Path, tmp_path: Path) -> None:
     trainer = TorchTrainer(model, OPTIONS)
     trainer.accumulate(SAMPLES)
@@ -128,17 +209,19 @@ def test_a_checkpoint_has_the_names_of_the_files_and_restores_every_bit(model: P
     assert_equal(tensors(restored(World(), model, tmp_path)), trained)
 
 
-def restored(world: World, model: Path, checkpoint: Path) -> Weights:
+def restored(world: World, model: Path, checkpoint: Path, sizes: ParallelSizes | None = None) -> Weights:
     """The weights of a trainer that goes on from a checkpoint."""
-    trainer = TorchTrainer(model, OPTIONS, world, None if world.size == 1 else HALVES)
+    trainer = TorchTrainer(model, OPTIONS, world, sizes)
     trainer.load(checkpoint)
     return dict(trainer.weights())
 
 
-def test_a_checkpoint_is_restored_by_ranks_that_share_the_experts(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sizes", [HALVES, SPREAD], ids=["sharded", "spread"])
+def test_a_checkpoint_is_restored_by_ranks_that_share_the_experts(sizes: ParallelSizes, tmp_path: Path) -> None:
+    model = build(tmp_path / "model", MIXTURES[0], **EIGHT_EXPERTS)
     trainer = TorchTrainer(model, OPTIONS)
     trainer.accumulate(SAMPLES)
     trainer.update(100.0)
-    trainer.begin_save(tmp_path)()
-    first, _ = kept_ranks(2).run(restored, model, tmp_path)
+    trainer.begin_save(tmp_path / "checkpoint")()
+    first, _ = kept_ranks(2).run(restored, model, tmp_path / "checkpoint", sizes)
     assert_equal(tensors(first), tensors(dict(trainer.weights())))

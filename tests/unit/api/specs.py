@@ -31,6 +31,7 @@ TRUNCATED: Json = {
     "rollout.onPolicy": "Relaxed",
 }  # fmt: skip
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
+SPREAD: Json = {"workers.gpusPerPod": 2, "trainer.fsdpSize": 2, "trainer.expertParallel": True}
 REPLAYED: Json = {"trainer.routerReplay": True, "coordinator.resources": {"memory": "8Gi"}}
 WHITENED = {"algorithm.objective.name": "ReinforcePlusPlus"}
 
@@ -222,6 +223,8 @@ BROKEN: list[tuple[Json, str]] = [
     ({"trainer.backend": "Fake", "trainer.lora": {}}, "trainer.lora"),
     ({"trainer.lora": {"rank": 8}, "trainer.offloadReference": True}, "trainer.offloadReference"),
     (REPLAYED | {"trainer.backend": "Megatron"}, "trainer.routerReplay"),
+    ({"trainer.expertParallel": True}, "trainer.expertParallel"),
+    (SPREAD | {"trainer.lora": {"experts": True}}, "trainer.expertParallel"),
     (REPLAYED | {"workers.gpusPerPod": 0}, "trainer.routerReplay"),
     (REPLAYED | {"workers.gpuResourceName": "longshore.dev/gpu"}, "trainer.routerReplay"),
     (REPLAYED | {"coordinator.resources": {}}, "coordinator.resources"),

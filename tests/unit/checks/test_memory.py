@@ -80,6 +80,21 @@ def test_experts_of_a_token_keep_what_each_of_them_is_given_and_returns() -> Non
     }
 
 
+def test_experts_that_are_spread_are_not_put_together_and_tokens_are_sent() -> None:
+    mixture = {**CONFIG, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+    experts = 3 * 128 * SIZES["hidden_size"] * 768
+    model = ModelSize.of(mixture, NUM_PARAMETERS + 28 * experts)
+    assert model is not None and model.experts == experts
+    gathered, spread = (spec(trainer={"fsdpSize": 8, "expertParallel": one}) for one in (False, True))
+    before, after = trainer_need(gathered, model).parts, trainer_need(spread, model).parts
+    assert before["whole layers"] - after["whole layers"] == 16 * experts
+    assert after["own experts"] == 6 * experts / 8
+    nothing_again = spread.with_trainer(recompute=Recompute.NONE)
+    assert trainer_need(nothing_again, model).parts["own experts"] == (4 + 2 * 28) * experts / 8
+    routed = 2 * 8 * SIZES["hidden_size"]
+    assert values_per_token(spread, model, Recompute.FULL) - values_per_token(gathered, model, Recompute.FULL) == routed
+
+
 def test_adapted_experts_count_with_each_projection() -> None:
     mixture = {**CONFIG, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
     model = ModelSize.of(mixture, NUM_PARAMETERS)

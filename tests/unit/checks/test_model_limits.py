@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import EngineSettings
+from longshore.api.training import TrainerSettings
 from longshore.checks.model_limits import (
     context_tokens,
+    expert_mistakes,
     limit_mistakes,
     position_mistakes,
     possible_tp_sizes,
-    replay_mistakes,
 )
 
 QWEN = {
@@ -140,6 +141,13 @@ def test_engines_can_have_sizes_that_fill_the_pods_and_split_the_model(
     ("config", "is_refused"),
     [({"num_experts": 8}, False), ({"text_config": {"n_routed_experts": 8}}, False), ({"hidden_size": 8}, True)],
 )
-def test_only_experts_that_a_model_has_are_replayed(config: dict[str, Any], is_refused: bool) -> None:
-    assert bool(list(replay_mistakes(config, replays_experts=True))) == is_refused
-    assert not list(replay_mistakes(config, replays_experts=False))
+def test_only_experts_that_a_model_has_are_replayed_or_spread(config: dict[str, Any], is_refused: bool) -> None:
+    for asked in ({"router_replay": True}, {"expert_parallel": True, "fsdp_size": 4}):
+        assert bool(list(expert_mistakes(config, TrainerSettings.model_validate(asked)))) == is_refused
+    assert not list(expert_mistakes(config, TrainerSettings()))
+
+
+def test_experts_are_spread_over_a_number_of_ranks_that_divides_theirs() -> None:
+    spread = TrainerSettings(expert_parallel=True, fsdp_size=3)
+    (mistake,) = expert_mistakes({"num_experts": 8}, spread)
+    assert mistake.startswith("trainer.fsdpSize: 3 does not divide the model's 8 experts")

@@ -3,20 +3,20 @@
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from huggingface_hub import save_torch_state_dict, split_torch_state_dict_into_shards
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
 from longshore.checks.model_files import INDEX, TOKENIZER_FILES, weight_files
-from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
+from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD, ParameterEntry
 
 ALL_ROWS: Final = slice(None)
 _FILE_BYTES: Final = 2 * 10**9
@@ -60,30 +60,39 @@ class TensorFiles:
             tensor: Tensor = opened.get_tensor(name) if rows == ALL_ROWS else opened.get_slice(name)[rows]
             return tensor
 
+    def read_all(self, entry: ParameterEntry) -> list[Tensor]:
+        """Read the tensors that make up a parameter of Megatron."""
+        return [self.read(name) for name in entry.hf]
+
     def _opened(self, name: str) -> Any:
         if name not in self._files:
             raise ValueError(f"{self._directory.name} holds no tensor {name!r}")
         return safe_open(self._files[name], framework="pt")
 
 
-def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write a checkpoint that transformers can open: fp32 weights, with configuration and tokenizer of `source`."""
+def write_configuration(source: Path, target: Path) -> None:
+    """Write what transformers needs beside fp32 weights: configuration and tokenizer of `source`."""
     target.mkdir(parents=True, exist_ok=True)
     config = AutoConfig.from_pretrained(source, local_files_only=True)
     config.dtype = "float32"
     config.save_pretrained(target)
     copy_files(source, target, ("generation_config.json", *TOKENIZER_FILES))
-    save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)
 
 
-def write_weights(target: Path, shapes: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Write the weights of a checkpoint, each file once all of its tensors have come.
+def write_weights(
+    target: Path, shapes: Sequence[Mapping[str, Tensor]], number: int, weights: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Write one part of the weights of a checkpoint, each file once all of its tensors have come.
 
     Args:
-        shapes: tensors without values, in the order of `weights`.
-        weights: the tensors, of which no more than a file has are kept.
+        target: directory of the checkpoint.
+        shapes: for each part, tensors without values, in the order in which they come.
+        number: which part this is, counted from 0.
+        weights: its tensors, of which no more than a file has are kept.
     """
-    split = split_torch_state_dict_into_shards(dict(shapes), max_shard_size=_FILE_BYTES)
+    target.mkdir(parents=True, exist_ok=True)
+    splits = [_split(part, one if len(shapes) > 1 else None) for one, part in enumerate(shapes)]
+    split = splits[number]
     files: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in weights:
         file = split.tensor_to_filename[name]
@@ -91,9 +100,19 @@ def write_weights(target: Path, shapes: Mapping[str, Tensor], weights: Iterable[
         if len(files[file]) == len(split.filename_to_tensors[file]):
             save_file(files.pop(file), target / file, metadata={"format": "pt"})
     assert not files, "all tensors have come"
-    if split.is_sharded:
-        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+    if number == 0 and (split.is_sharded or len(splits) > 1):
+        index = {
+            "metadata": {"total_size": sum(one.metadata["total_size"] for one in splits)},
+            "weight_map": {name: file for one in splits for name, file in one.tensor_to_filename.items()},
+        }
         (target / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def _split(shapes: Mapping[str, Tensor], number: int | None) -> Any:
+    """Return which file has which tensor; a part of several has its number in the names."""
+    part = "" if number is None else f"-{number:05d}"
+    pattern = f"model{part}{{suffix}}.safetensors"
+    return split_torch_state_dict_into_shards(dict(shapes), filename_pattern=pattern, max_shard_size=_FILE_BYTES)
 
 
 def copy_files(source: Path, target: Path, patterns: Collection[str]) -> None:

@@ -6,6 +6,7 @@ import torch
 from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
+from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.pinned_memory import PinnedMemory
 
 
@@ -69,12 +70,16 @@ class WeightMemory:
 
     def shard(self, parameter: Tensor) -> Tensor:
         """Return a parameter's values on the device; a copy if they are offloaded."""
+        return self.on_host(parameter).to(parameter.device, copy=True) if self._asleep else parameter.detach()
+
+    def on_host(self, parameter: Tensor) -> Tensor:
+        """Return a parameter's values on the host, which stay until the next update."""
         if not self._asleep:
-            return parameter.detach()
+            return parameter.detach().to(HOST, copy=True)
         for kept, buffer in zip(self._kept, self._buffers, strict=True):
             if place := buffer.param_index_map.get(parameter):
                 start, end = place[:2]
-                return kept[start:end].view(parameter.shape).to(parameter.device, copy=True)
+                return kept[start:end].view(parameter.shape)
         raise AssertionError("a parameter lies in one of the buffers")
 
     @property

@@ -64,27 +64,28 @@ class DistributedAdamW:
             group["lr"] = learning_rate
         self._optimizer.step_with_ready_grads()
 
-    def whole_moment(self, moment: str, parameter: Tensor) -> Tensor:
-        """Return one of `MOMENTS` of this rank's shard of a parameter; data-parallel ranks must call this together."""
-        whole = torch.zeros_like(parameter).view(-1)
+    def owned_moments(self, moment: str) -> Iterator[tuple[Tensor, int, Tensor]]:
+        """Yield parameters and this rank's part of one of `MOMENTS`: where that begins, and its values."""
         for owned in self._owned:
-            if owned.parameter is parameter and (state := self._optimizer.state.get(owned.part)):
-                whole[owned.where] = state[moment]
-        return self.add_up(whole).view_as(parameter)
+            if state := self._optimizer.state.get(owned.part):
+                yield owned.parameter, owned.where.start, state[moment]
 
     def add_up(self, values: Tensor) -> Tensor:
         """Sum values over the data-parallel ranks, context-parallel ones included, in place."""
         dist.all_reduce(values, group=self._model.dp_cp_group)
         return values
 
-    def restore(self, moments: dict[str, dict[Tensor, Tensor]], num_steps: int) -> None:
-        """Restore moments, given by parameter; each rank keeps what it owns."""
+    def forget(self) -> None:
+        """Drop all moments."""
+        self._optimizer.state.clear()
+
+    def restore(self, moment: str, parameter: Tensor, values: Tensor, num_steps: int) -> None:
+        """Restore a moment of a parameter, after so many steps; each rank keeps what it owns."""
         for owned in self._owned:
-            state = {
-                moment: values[owned.parameter].reshape(-1)[owned.where].to(owned.part).clone()
-                for moment, values in moments.items()
-            }
-            self._optimizer.state[owned.part] = {"step": torch.tensor(float(num_steps)), **state}
+            if owned.parameter is parameter:
+                state = self._optimizer.state[owned.part]
+                state["step"] = torch.tensor(float(num_steps))
+                state[moment] = values.reshape(-1)[owned.where].to(owned.part).clone()
 
     def apply_to_moments(self, move: Move) -> None:
         """Replace all moments by what `move` returns; steps need them on the device of the parameters."""

@@ -1,7 +1,9 @@
 """Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +11,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from megatron.core import parallel_state
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
 from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
-from longshore_runtime.backends.devices import compute_device
-from longshore_runtime.backends.hf_mapping.architecture import read_architecture
-from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
+from longshore_runtime.backends.devices import META, compute_device
+from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
+from longshore_runtime.backends.hf_mapping.entries import ParameterEntry, stage_entries
+from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_configuration, write_weights
 from longshore_runtime.backends.host_copies import HostCopies
 from longshore_runtime.backends.losses import NO_REFERENCE, ReferenceTokens, by_sample, sample_losses
 from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
 from longshore_runtime.backends.megatron.cpu import on_device
 from longshore_runtime.backends.megatron.memory import GradientMemory, WeightMemory
 from longshore_runtime.backends.megatron.model import ShardedModel, data_parallel
+from longshore_runtime.backends.megatron.moment_files import MomentFiles, Writer, write_moment
 from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAdamW
 from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
-from longshore_runtime.backends.megatron.weights import gather, gather_everywhere, shards
-from longshore_runtime.backends.megatron.world import join
+from longshore_runtime.backends.megatron.weights import (
+    gather,
+    gather_everywhere,
+    gather_to_first,
+    own_entries,
+    shards,
+    stage_place,
+)
+from longshore_runtime.backends.megatron.world import group_that_writes, join
 from longshore_runtime.backends.micro_batches import pack_rows
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.precision import compute_dtype
@@ -90,6 +100,15 @@ class MegatronTrainer:
             self._reference = self._load_reference(reference or directory, dtype) if options.has_reference else None
             self._data_parallel = data_parallel(self._model)
             self._optimizer = DistributedAdamW(self._data_parallel, options)
+        # The files may be gone when a checkpoint is written.
+        self._shapes = [
+            dict(_shapes(architecture, stage, self._sizes.pipeline, directory)) for stage in range(self._sizes.pipeline)
+        ]
+        self._writing = group_that_writes(self._sizes)
+        self._writes_weights = (
+            self._world.rank < self._sizes.ranks_per_replica and parallel_state.get_context_parallel_rank() == 0
+        )
+        self._writer = Writer(self._world.rank, parallel_state.get_tensor_model_parallel_rank(), self._sizes.tensor)
         self._accumulation = Accumulation(
             GradientMemory(self._data_parallel), self._device, offloads=options.offload_gradients
         )
@@ -168,26 +187,41 @@ class MegatronTrainer:
         return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 
     def begin_save(self, directory: Path) -> Callable[[], None]:
-        """Gather weights (Hugging Face format) and moments by name; the first rank of the world writes them.
+        """Return what writes weights (Hugging Face format), moments, policy version and random state.
 
-        All ranks of the world call this together.
+        Each rank writes the moments that it owns, and the first rank of each stage of the first replica the weights of
+        the stage. These are copies on the host, which a trainer that sleeps has anyway.
         """
-        first = self._world.rank == 0
-        weights = {name: tensor for name, tensor in self.named_weights() if first}
+        self._moments.leave()
+        names = {parameter: name for name, parameter in self._model.named_parameters()}
+        entries = {entry.megatron: entry for entry in own_entries(self._model.architecture) if not entry.duplicate}
         moments = {
-            moment: {name: tensor for name, tensor in self._gathered_moment(moment) if first} for moment in MOMENTS
+            moment: [
+                (entry, first, values)
+                for parameter, first, values in self._optimizer.owned_moments(moment)
+                if (entry := entries.get(names[parameter])) is not None
+            ]
+            for moment in MOMENTS
         }
+        weights = [
+            (entry, self._weights.on_host(self._model.get_parameter(name)))
+            for name, entry in (entries.items() if self._writes_weights else ())
+        ]
         state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
+        stage, is_first = stage_place()[0], self._world.rank == 0
 
         def write() -> None:
-            if not first:
-                return
-            write_model(self._directory, directory, weights)
-            for moment, tensors in moments.items():
-                place = directory / _OPTIMIZER_DIRECTORY / moment
-                place.mkdir(parents=True, exist_ok=True)
-                save_file(tensors, place / "moment.safetensors")
-            torch.save(state, directory / _STATE_FILE)
+            each = gather_to_first(weights, self._writing)
+            try:
+                if is_first:
+                    write_configuration(self._directory, directory)
+                    torch.save(state, directory / _STATE_FILE)
+                for moment, parts in moments.items():
+                    write_moment(directory / _OPTIMIZER_DIRECTORY / moment, parts, self._writer)
+                if self._writes_weights and self._writer.tensor_rank == 0:
+                    write_weights(directory, self._shapes, stage, each)
+            finally:
+                deque(each, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
 
         return write
 
@@ -195,20 +229,22 @@ class MegatronTrainer:
         """Restore what `begin_save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
         self.wake()
         architecture, parameters = self._model.architecture, dict(self._model.named_parameters())
-        total_values = (1 + len(MOMENTS)) * sum(parameter.numel() for parameter in parameters.values())
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
+        moments = MOMENTS if state["policy_version"] > 0 else ()
+        total_values = (1 + len(moments)) * sum(parameter.numel() for parameter in parameters.values())
 
-        def metered(directory: Path) -> Iterator[tuple[str, Tensor]]:
-            for name, shard in shards(architecture, TensorFiles(directory).read):
+        def metered(read: Callable[[ParameterEntry], list[Tensor]]) -> Iterator[tuple[str, Tensor]]:
+            for name, shard in shards(architecture, read):
                 yield name, shard
                 self._meter.loaded(shard.numel(), total_values)
 
-        self._copy_weights(self._model, metered(directory))
-        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
-        moments: dict[str, dict[Tensor, Tensor]] = {}
-        for moment in MOMENTS:
-            read = metered(directory / _OPTIMIZER_DIRECTORY / moment)
-            moments[moment] = {parameters[name]: shard for name, shard in read}
-        self._optimizer.restore(moments, state["policy_version"])
+        files = TensorFiles(directory)
+        self._copy_weights(self._model, metered(files.read_all))
+        self._optimizer.forget()
+        for moment in moments:
+            stored = MomentFiles(directory / _OPTIMIZER_DIRECTORY / moment)
+            for name, shard in metered(partial(stored.read, files)):
+                self._optimizer.restore(moment, parameters[name], shard, state["policy_version"])
         self._moments.leave()
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])
@@ -289,7 +325,7 @@ class MegatronTrainer:
     def _load_model(self, directory: Path, config: Any, dtype: torch.dtype) -> ShardedModel:
         recompute = chosen_recompute(self._options, self._device)
         model = ShardedModel(config, self._sizes, self._device, dtype, self._computes_in, recompute)
-        self._copy_weights(model, shards(model.architecture, TensorFiles(directory).read))
+        self._copy_weights(model, shards(model.architecture, TensorFiles(directory).read_all))
         return model
 
     def _load_reference(self, directory: Path, dtype: torch.dtype) -> ShardedModel:
@@ -307,10 +343,6 @@ class MegatronTrainer:
     def _shard_of_weight(self, name: str) -> Tensor:
         return self._weights.shard(self._model.get_parameter(name))
 
-    def _gathered_moment(self, moment: str) -> Iterator[tuple[str, Tensor]]:
-        parameters = dict(self._model.named_parameters())
-        return self._gathered(lambda name: self._optimizer.whole_moment(moment, parameters[name]))
-
     def _gathered(self, shard: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
         return gather(self._model.architecture, shard, self._device)
 
@@ -320,3 +352,11 @@ class MegatronTrainer:
         is_narrow = self._computes_in is torch.bfloat16
         stack.enter_context(torch.autocast(self._device.type, torch.bfloat16, enabled=is_narrow))
         return stack
+
+
+def _shapes(architecture: Architecture, stage: int, num_stages: int, directory: Path) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that the files of a stage have, without values."""
+    files = TensorFiles(directory)
+    for entry in stage_entries(architecture, stage, num_stages):
+        for name in () if entry.duplicate else entry.hf:
+            yield name, torch.empty(files.shape(name), device=META)

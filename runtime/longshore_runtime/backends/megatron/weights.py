@@ -1,6 +1,6 @@
 """Convert between a rank's parameters and whole tensors by Hugging Face name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,13 +13,33 @@ from longshore_runtime.backends.hf_mapping.entries import ParameterEntry, stage_
 from longshore_runtime.backends.hf_mapping.layouts import Piece
 
 
-def shards(architecture: Architecture, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Return this rank's part of the tensors that `read` returns, by Megatron name."""
+def own_entries(architecture: Architecture) -> list[ParameterEntry]:
+    """Return the parameters of this rank's stage."""
+    return stage_entries(architecture, *stage_place())
+
+
+def shards(architecture: Architecture, read: Callable[[ParameterEntry], list[Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield this rank's part of each parameter of its stage, whose tensors `read` returns, by Megatron name."""
     tensor = parallel_state.get_tensor_model_parallel_group()
-    stage, num_stages = _stage()
-    for entry in stage_entries(architecture, stage, num_stages):
-        whole = [read(name) for name in entry.hf]
-        yield entry.megatron, entry.layout.shards(whole, tensor.size())[tensor.rank()]
+    for entry in own_entries(architecture):
+        yield entry.megatron, entry.layout.shards(read(entry), tensor.size())[tensor.rank()]
+
+
+def gather_to_first(
+    parts: Iterable[tuple[ParameterEntry, Tensor]], group: dist.ProcessGroup | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield whole tensors, of which the ranks of a group have parts on the host, to its first rank.
+
+    All ranks of the group iterate to the end together, in any thread; None: there is one rank.
+    """
+    for entry, shard in parts:
+        shards = [shard]
+        if group is not None:
+            own = shard.contiguous()
+            shards = [torch.empty_like(own) for _ in range(group.size())] if group.rank() == 0 else []
+            dist.gather(own, shards or None, group=group, group_dst=0)
+        if shards:
+            yield from zip(entry.hf, (one.contiguous() for one in entry.layout.whole(shards)), strict=True)
 
 
 def gather(
@@ -30,7 +50,7 @@ def gather(
     All ranks of a replica iterate to the end together; the first alone gets anything, since a copy per rank might not
     fit the host. `device` is that of the parts.
     """
-    stage, _ = _stage()
+    stage, _ = stage_place()
     first = parallel_state.get_tensor_model_parallel_rank() + parallel_state.get_context_parallel_rank() == 0
     for entry, owner in _entries(architecture):
         tensors = _whole(entry, shard(entry.megatron)) if stage == owner else []
@@ -48,7 +68,7 @@ def gather_everywhere(
     `in_pieces`: a rank gets its equal part of what tensor parallelism cuts, with the dimension of the cut. Nothing else
     is gathered over tensor-parallel ranks.
     """
-    stage, _ = _stage()
+    stage, _ = stage_place()
     for entry, owner in _entries(architecture):
         pieces = _pieces(entry, shard(entry.megatron), in_pieces=in_pieces) if stage == owner else []
         for name, (tensor, dim) in zip(entry.hf, _to_all_stages(pieces, owner, device), strict=True):
@@ -57,7 +77,7 @@ def gather_everywhere(
 
 def _entries(architecture: Architecture) -> Iterator[tuple[ParameterEntry, int]]:
     """Yield every entry, with the stage that owns it."""
-    _, num_stages = _stage()
+    _, num_stages = stage_place()
     for owner in range(num_stages):
         for entry in stage_entries(architecture, owner, num_stages):
             if not entry.duplicate:
@@ -81,7 +101,7 @@ def _whole(entry: ParameterEntry, shard: Tensor) -> list[Tensor]:
 
 def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> list[Tensor]:
     """Return the owner's value on the first stage."""
-    stage, _ = _stage()
+    stage, _ = stage_place()
     if owner == 0 or stage not in (0, owner):
         return tensors
     group = parallel_state.get_pipeline_model_parallel_group()
@@ -101,7 +121,7 @@ def _to_first_stage(tensors: list[Tensor], owner: int, device: torch.device) -> 
 
 def _to_all_stages(pieces: list[Piece], owner: int, device: torch.device) -> list[Piece]:
     """Return the owner's value on all stages."""
-    stage, num_stages = _stage()
+    stage, num_stages = stage_place()
     if num_stages == 1:
         return pieces
     group = parallel_state.get_pipeline_model_parallel_group()
@@ -115,7 +135,8 @@ def _to_all_stages(pieces: list[Piece], owner: int, device: torch.device) -> lis
     return pieces
 
 
-def _stage() -> tuple[int, int]:
+def stage_place() -> tuple[int, int]:
+    """Return the number of this rank's stage, and that of all stages."""
     return (
         parallel_state.get_pipeline_model_parallel_rank(),
         parallel_state.get_pipeline_model_parallel_world_size(),

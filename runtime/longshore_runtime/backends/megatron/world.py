@@ -36,6 +36,21 @@ def join(world: World, sizes: ParallelSizes, device: torch.device) -> None:
     )
 
 
+def group_that_writes(sizes: ParallelSizes) -> dist.ProcessGroup | None:
+    """Return the ranks that gather the weights of this rank's stage while others compute; None: it needs no others.
+
+    They are the tensor-parallel ranks of the first replica. All ranks of the world call this together.
+    """
+    found = None
+    per_stage = sizes.tensor * sizes.context
+    for first in range(0, per_stage * sizes.pipeline, per_stage) if sizes.tensor > 1 else ():
+        ranks = range(first, first + sizes.tensor)
+        group = dist.new_group(ranks, torch_world.TIMEOUT, backend="gloo")
+        if dist.get_rank() in ranks:
+            found = group
+    return found
+
+
 def _current_sizes() -> ParallelSizes:
     return ParallelSizes(
         parallel_state.get_tensor_model_parallel_world_size(),

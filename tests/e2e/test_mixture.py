@@ -29,13 +29,13 @@ def write_model(directory: Path) -> int:
     tokenizer.save_pretrained(directory)
     heads = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     tokens = {"vocab_size": len(tokenizer), "eos_token_id": EOS_ID, "bos_token_id": BOS_ID, "pad_token_id": PAD_ID}
-    build(directory, Family("qwen3_moe", tied=False), **heads, **tokens)
+    build(directory, Family("qwen3_moe", tied=False), num_experts=8, **heads, **tokens)
     AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).save_pretrained(directory)
     return int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
 @pytest.mark.soak
-def test_a_mixture_of_experts_is_trained_by_shards_and_sampled_by_engines(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_mixture_whose_experts_are_spread_over_two_pods_is_trained_and_sampled_by_engines(cluster: Cluster, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs"
     turn_end = write_model(inputs / "mixture")
     rows = [{"prompt": f"{number} + {number}", "answer": ""} for number in range(40)]
@@ -49,16 +49,17 @@ def test_a_mixture_of_experts_is_trained_by_shards_and_sampled_by_engines(cluste
         data={"path": "inputs/rows.jsonl", "chat": {}, "heldOutPrompts": 4},
         algorithm={"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 64, "seed": 3},
         rollout={"strategy": "TailBatching", "engine": {"enforceEager": True}},
-        trainer={"backend": "Torch", "fsdpSize": 2, "verifyEvery": 1},
+        trainer={"backend": "Torch", "fsdpSize": 2, "expertParallel": True, "verifyEvery": 1},
         reward=reward,
         coordinator=coordinator,
-        workers={"replicas": 1, "gpusPerPod": 2, "gpuResourceName": "longshore.dev/pretend-gpu"},
+        workers={"replicas": 2, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
         storage={"claimName": "mixture"},
     )
     job = cluster.apply(manifest)
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
     steps = job.metrics()
     assert all(values["rollout_corr/log_prob_mismatch_max"] < 1e-3 for values in steps)
+    assert max(values["trainer/gradient_difference"] for values in steps) < 2e-5
     assert any(values["response_length/clip_ratio"] < 1 for values in steps), (
         "some ended with the turn, or the model's end"
     )

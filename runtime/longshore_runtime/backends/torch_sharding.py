@@ -20,6 +20,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from longshore.api.training import Lora
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, T
+from longshore_runtime.backends.compiled_layers import layers
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -208,10 +209,9 @@ class ShardedCausalLM(CausalLM):
         return self.file_names.together(name, files, rows)
 
     def _shard(self) -> None:
-        mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
-        for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
-            fully_shard(layer, mesh=mesh, mp_policy=self._policy)
-        root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy)
+        for layer in reversed(list(layers(self.module))):
+            fully_shard(layer, mesh=self._mesh, mp_policy=self._policy)
+        root: Any = fully_shard(self, mesh=self._mesh, mp_policy=self._policy)
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 # Gradients are sums, also over ranks.

@@ -223,6 +223,8 @@ BROKEN: list[tuple[Json, str]] = [
     ({"trainer.lora": {"rank": 8}, "trainer.offloadReference": True}, "trainer.offloadReference"),
     (REPLAYED | {"trainer.backend": "Megatron"}, "trainer.routerReplay"),
     (REPLAYED | {"workers.gpusPerPod": 0}, "trainer.routerReplay"),
+    (REPLAYED | {"trainer.torchCompile": True}, "trainer.torchCompile"),
+    ({"trainer.backend": "Megatron", "trainer.torchCompile": True}, "trainer.torchCompile"),
     (REPLAYED | {"workers.gpuResourceName": "longshore.dev/gpu"}, "trainer.routerReplay"),
     (REPLAYED | {"coordinator.resources": {}}, "coordinator.resources"),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),

@@ -70,6 +70,12 @@ _RULES: Final = (
         "of them",
     ),
     Rule(
+        "torchCompile",
+        "!self.torchCompile || !has(self.lora) || !self.lora.experts",
+        "torchCompile does not go with lora.experts, whose products torch cannot trace in every type: remove one of "
+        "them",
+    ),
+    Rule(
         "offloadReference",
         "!has(self.lora) || !self.offloadReference",
         "offloadReference does not apply to lora, where the reference is the model itself without its adapter: remove "

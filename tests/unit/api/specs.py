@@ -225,6 +225,7 @@ BROKEN: list[tuple[Json, str]] = [
     (REPLAYED | {"workers.gpusPerPod": 0}, "trainer.routerReplay"),
     (REPLAYED | {"trainer.torchCompile": True}, "trainer.torchCompile"),
     ({"trainer.backend": "Megatron", "trainer.torchCompile": True}, "trainer.torchCompile"),
+    ({"trainer.lora": {"experts": True}, "trainer.torchCompile": True}, "trainer.torchCompile"),
     (REPLAYED | {"workers.gpuResourceName": "longshore.dev/gpu"}, "trainer.routerReplay"),
     (REPLAYED | {"coordinator.resources": {}}, "coordinator.resources"),
     ({"trainer.lora": {}, "rollout.engine.sleepLevel": 2}, "rollout.engine.sleepLevel"),

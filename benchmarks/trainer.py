@@ -4,6 +4,7 @@ Every side makes the gradients of the same responses, with lengths that spread a
 
 - `longshore`: the torch trainer as it is, whose micro-batches are packed;
 - `recompute/…`: the same with parts of its layers computed again;
+- `torch.compile`: the same with compiled layers, once they are;
 - `transformers, rows`: the model alone, with padded rows of up to 16,384 tokens and all logits of the responses;
 - `transformers, one`: the same, one response at a time, which pads nothing.
 
@@ -34,6 +35,7 @@ from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.backends.vllm_environment import has_compiler
 from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory, token_ids
 
 PROMPT_TOKENS: Final = 32
@@ -102,15 +104,18 @@ def sides_of(model: Path) -> dict[str, Side]:
     sides: dict[str, Side] = {"longshore": trainer(model, Recompute.NONE).accumulate}
     for way in (Recompute.SELECTIVE, Recompute.FULL):
         sides[f"recompute/{way}"] = trainer(model, way).accumulate
+    if has_compiler():
+        sides["torch.compile"] = trainer(model, Recompute.NONE, torch_compile=True).accumulate
     sides["transformers, rows"] = lambda samples: plain_pass(plain, samples, ROW_TOKENS)
     sides["transformers, one"] = lambda samples: plain_pass(plain, samples, 1)
     return sides
 
 
-def trainer(model: Path, recompute: Recompute) -> TorchTrainer:
+def trainer(model: Path, recompute: Recompute, *, torch_compile: bool = False) -> TorchTrainer:
     """Return a trainer with the defaults of a job, without a KL penalty."""
     algorithm = Algorithm(steps=1, prompts_per_step=1, responses_per_prompt=2, max_response_tokens=1024)
-    spec = TrainerSpec.of(algorithm, TrainerSettings(recompute=recompute), 1, is_colocated=False)
+    settings = TrainerSettings(recompute=recompute, torch_compile=torch_compile)
+    spec = TrainerSpec.of(algorithm, settings, 1, is_colocated=False)
     return TorchTrainer(model, spec.options)
 
 

@@ -16,7 +16,7 @@ ARG PIP_CERT=/etc/ssl/certs/ca-certificates.crt
 ARG GET_UV="pip install --quiet --no-cache-dir --disable-pip-version-check uv==0.13.8"
 # vLLM on the CPU: lscpu, and libnuma, which its kernels are linked to. On GPUs: the compiler by which triton builds its
 # launchers at start, and the libraries by which NCCL finds RDMA devices. Models are compiled on GPUs only; engines without
-# one run eagerly where there is no compiler.
+# one run eagerly where there is no compiler, and trainers refuse trainer.torchCompile.
 RUN packages="util-linux libnuma1" \
     && if [ "$VLLM" = vllm-gpu ]; then packages="g++ libibverbs1 ibverbs-providers"; fi \
     && apt-get update && apt-get install -y --no-install-recommends $packages && rm -rf /var/lib/apt/lists/*

@@ -69,6 +69,23 @@ _RULES: Final = (
         "routerReplay needs backend Torch: choose it, or remove routerReplay",
     ),
     Rule(
+        "torchCompile",
+        "!self.torchCompile || self.backend == 'Torch'",
+        "torchCompile needs backend Torch: choose it, or remove torchCompile",
+    ),
+    Rule(
+        "torchCompile",
+        "!self.torchCompile || !self.routerReplay",
+        "torchCompile does not go with routerReplay, which changes what routers of compiled layers choose: remove one "
+        "of them",
+    ),
+    Rule(
+        "torchCompile",
+        "!self.torchCompile || !has(self.lora) || !self.lora.experts",
+        "torchCompile does not go with lora.experts, whose products torch cannot trace in every type: remove one of "
+        "them",
+    ),
+    Rule(
         "offloadReference",
         "!has(self.lora) || !self.offloadReference",
         "offloadReference does not apply to lora, where the reference is the model itself without its adapter: remove "
@@ -124,7 +141,11 @@ class TrainerSettings(ApiModel, rules=_RULES):
     Unset: 16,384, and fewer on CPUs with little memory."""
     recompute: Recompute | None = None
     """What is computed a second time for the gradient, to save memory. Selective: all but matrix products and attention
-    (Megatron: the MLPs). Full: every layer, from its input. Unset: the first of None, Selective and Full that fits."""
+    (Megatron: the MLPs). Full: every layer, from its input; with torchCompile Selective too. Unset: the first of None,
+    Selective and Full that fits."""
+    torch_compile: bool = False
+    """Whether the layers of the trained model are compiled by torch.compile, with backend Torch. It takes up to a few
+    minutes in the first step and needs a C++ compiler, which the image for GPUs has."""
     dtype: TrainerDtype | None = None
     """Data type in which layers compute; weights, sums of gradients and optimizer state are float32. Unset: bfloat16 on
     GPUs. On CPUs the type of `rollout.engine.dtype`; where that is auto too, the coordinator measures products of

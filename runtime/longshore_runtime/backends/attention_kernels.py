@@ -58,10 +58,7 @@ def attend_to_own_sequence(
         raise ValueError(f"packed attention does not compute {needed[0]}")
     if value.device.type == "cuda" and value.dtype in (torch.bfloat16, torch.float16) and _fits_kernel(query, value):
         return _attend_at_once(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
-    lengths = torch.diff(cu_seq_lens_q).tolist()
-    sequences = zip(*(torch.split(part, lengths, dim=2) for part in (query, key, value)), strict=True)
-    parts = [_attend(q, k, v, scaling, sliding_window) for q, k, v in sequences]
-    return torch.cat(parts, dim=2).transpose(1, 2), None
+    return _attend_one_by_one(query, key, value, cu_seq_lens_q, scaling, sliding_window), None
 
 
 def _attend_at_once(
@@ -83,6 +80,16 @@ def _attend_at_once(
     )
     assert isinstance(found, Tensor)
     return found.unsqueeze(0)
+
+
+@torch.compiler.disable
+def _attend_one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, ends: Tensor, scaling: float | None, window: int | None
+) -> Tensor:
+    """Compute one sequence after the other; compiled layers leave it out, or each set of lengths would be compiled."""
+    lengths = torch.diff(ends).tolist()
+    sequences = zip(*(torch.split(part, lengths, dim=2) for part in (query, key, value)), strict=True)
+    return torch.cat([_attend(q, k, v, scaling, window) for q, k, v in sequences], dim=2).transpose(1, 2)
 
 
 def _fits_kernel(query: Tensor, value: Tensor) -> bool:

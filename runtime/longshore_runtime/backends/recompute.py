@@ -34,11 +34,14 @@ def chosen_recompute(options: TrainerOptions, device: torch.device) -> Recompute
     return least_recompute(torch.cuda.get_device_properties(device).total_memory, options.recompute_needs)
 
 
-def set_recompute(module: Any, recompute: Recompute) -> None:
-    """Have the layers of a model of transformers computed again, which they are in training mode only."""
+def set_recompute(module: Any, recompute: Recompute, *, is_compiled: bool) -> None:
+    """Have the layers of a model of transformers computed again, which they are in training mode only.
+
+    With compiled layers, Selective is Full: torch's checkpoint does not see the products of matrices in them.
+    """
     if recompute is Recompute.NONE:
         return
     settings: dict[str, Any] = {"use_reentrant": False}
-    if recompute is Recompute.SELECTIVE:
+    if recompute is Recompute.SELECTIVE and not is_compiled:
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, _KEPT)
     module.gradient_checkpointing_enable(settings)

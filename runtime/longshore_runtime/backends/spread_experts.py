@@ -68,6 +68,7 @@ class _OwnExperts:
         return getattr(self._experts, name)
 
 
+@torch.compiler.disable
 def _compute(experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """Compute the experts of a layer where they are, as an experts function of transformers.
 

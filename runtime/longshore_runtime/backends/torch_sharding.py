@@ -21,6 +21,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from longshore.api.training import Lora
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, T
+from longshore_runtime.backends.compiled_layers import layers
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -222,9 +223,9 @@ class ShardedCausalLM(CausalLM):
         return self.file_names.together(name, files, rows)
 
     def _shard(self) -> None:
-        mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
+        mesh = self._mesh
         apart = spread_experts(self.module, mesh) if self._spreads_experts else set[torch.nn.Parameter]()
-        for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
+        for layer in reversed(list(layers(self.module))):
             fully_shard(layer, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
         root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
         for module in root.modules():

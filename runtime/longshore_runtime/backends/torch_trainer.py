@@ -18,7 +18,9 @@ from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.compiled_layers import compile_layers
 from longshore_runtime.backends.devices import HOST, compute_device
+from longshore_runtime.backends.flash_attention import use_newest_flash_attention
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, copy_files, write_weights
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.lora import is_frozen
@@ -112,6 +114,7 @@ class TorchTrainer:
         dtype = compute_dtype(options, self._device)
         self._replica = replica or join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
         self._model = self._load_model(directory)
+        use_newest_flash_attention(self._device, self._model.module.config)
         if (adapter := self._model.adapter) is not None:
             adapter.initialise(options.seed, self._replica.own, self._replica.rows)
         # Without its adapter, the model is the reference, unless that is a teacher.
@@ -121,7 +124,9 @@ class TorchTrainer:
         )
         self._has_reference = options.has_reference
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
-        set_recompute(self._model.module, chosen_recompute(options, self._device))
+        set_recompute(self._model.module, chosen_recompute(options, self._device), is_compiled=options.torch_compile)
+        if options.torch_compile:
+            compile_layers(self._model.module)
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
         self._gradients = _Gradients(self._parameters, self._replica)
         self._accumulation = Accumulation(self._gradients, self._device, offloads=options.offload_gradients)

@@ -200,6 +200,8 @@ class TrainerOptions:
     """What is computed again for the gradient; None: what the memory of the GPU asks for, and nothing on the CPU."""
     recompute_needs: Mapping[Recompute, float] = field(default_factory=dict)
     """Bytes of a GPU that suffice for each way; none are known of some models."""
+    torch_compile: bool = False
+    """Whether layers are compiled."""
     dtype: TrainerDtype | None = None
     """Type in which layers compute; None: bfloat16 on GPUs, and float32 on the CPU."""
     lora: Lora | None = None

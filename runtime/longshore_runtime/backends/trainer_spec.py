@@ -68,6 +68,7 @@ class TrainerSpec:
             seed=algorithm.seed,
             recompute=trainer.recompute,
             recompute_needs=recompute_needs or {},
+            torch_compile=trainer.torch_compile,
             dtype=trainer.dtype,
             lora=trainer.lora,
             router_replay=trainer.router_replay,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from longshore.api.names import Component
-from longshore.api.rollout import EngineBackend, EngineSettings
+from longshore.api.rollout import EngineBackend
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.vllm_environment import has_compiler, vllm_environment
@@ -30,15 +30,16 @@ def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
     trains = component is Component.TRAINER or spec.placement is Placement.COLOCATED
     trainer = _TRAINERS[spec.trainer.backend] if trains else ()
     samples = component is Component.WORKER
-    engine = _engine(spec.rollout.engine, has_accelerator=spec.workers.has_accelerator) if samples else WorkerImports()
+    engine = _engine(spec) if samples else WorkerImports()
     return WorkerImports((*engine.modules, *trainer), engine.environment)
 
 
-def _engine(options: EngineSettings, *, has_accelerator: bool) -> WorkerImports:
+def _engine(spec: RLJobSpec) -> WorkerImports:
+    options, has_accelerator = spec.rollout.engine, spec.workers.has_accelerator
     if options.backend is EngineBackend.FAKE:
         return WorkerImports()
-    # As `create_engine` decides, but torch reads it when it is imported, which is before.
-    enforce_eager = options.enforce_eager or not has_compiler()
+    # As `create_engine` decides, but torch reads it when it is imported, which is before. Trainers inherit it.
+    enforce_eager = (options.enforce_eager and not spec.trainer.torch_compile) or not has_compiler()
     environment = vllm_environment(accelerator=has_accelerator, enforce_eager=enforce_eager)
     # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
     return WorkerImports(() if has_accelerator else ("longshore_runtime.backends.vllm_cpu",), environment)

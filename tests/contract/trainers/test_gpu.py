@@ -9,8 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import current_flash_attention_impl, restore_flash_attention_impl
 
-from longshore.api.training import TrainerDtype
+from longshore.api.training import Recompute, TrainerDtype
+from longshore_runtime.backends.attention_kernels import PACKED
+from longshore_runtime.backends.flash_attention import (
+    attention_and_gradients,
+    newest_flash_attention,
+    use_newest_flash_attention,
+)
+from longshore_runtime.backends.pretrained import load_pretrained
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from longshore_runtime.backends.weight_sender import WeightSender, read
@@ -236,3 +244,31 @@ def test_rounding_is_distinguished_from_a_lost_sample(kind: Kind, offload: bool)
     trainer.discard()
     trainer.accumulate(dropped(SAMPLES))
     assert trainer.compare(SAMPLES, DENOMINATOR) > BF16
+
+
+def test_the_newest_flash_attention_computes_what_torch_does_without_it(tmp_path: Path) -> None:
+    config = load_pretrained(build(tmp_path, Family("qwen3", tied=False), head_dim=128), torch.float32).config
+    config._attn_implementation = PACKED
+    device = torch.device("cuda")
+    expected = attention_and_gradients(device, 128)
+    use_newest_flash_attention(device, config)
+    chosen = newest_flash_attention(torch.cuda.get_device_capability()[0])
+    try:
+        assert current_flash_attention_impl() == chosen
+        found = attention_and_gradients(device, 128)
+    finally:
+        if chosen is not None:
+            restore_flash_attention_impl()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.dist(one, other) < BF16 * other.norm()
+
+
+@pytest.mark.parametrize("recompute", list(Recompute))
+def test_compiled_layers_have_the_gradients_of_others(recompute: Recompute, tmp_path: Path) -> None:
+    model = build(tmp_path, Family("qwen3", tied=False))
+    options = replace(without_kl(), recompute=recompute)
+    norms = [
+        step_norm(Kind("torch", model).start(one), SAMPLES, naps=False)
+        for one in (options, replace(options, torch_compile=True))
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=BF16)

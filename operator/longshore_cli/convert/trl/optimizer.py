@@ -97,4 +97,5 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     direct("adam_epsilon", f"{ALGORITHM}.adamEpsilon", default=1e-8),
     clipped_norm,
     adapter,
+    direct("torch_compile", "spec.trainer.torchCompile", "layer by layer"),
 )

@@ -13,11 +13,11 @@ _OPTIMIZER: Final = """
 _STATE: Final = "exp_avg_dtype exp_avg_sq_dtype main_grads_dtype"
 _UPDATE: Final = """
     calculate_* data_loader_seed entropy_* freeze_vision_tower fsdp_config.* load_weight megatron.* pad_to_length
-    rollout_n torchtitan.* use_fused_kernels use_prefix_grouper use_remove_padding use_torch_compile veomni.*
+    rollout_n torchtitan.* use_fused_kernels use_prefix_grouper use_remove_padding veomni.*
 """
 _LAYOUT: Final = """
     enable_activation_offload exclude_modules external_lib fused_kernel_options.* lora.* lora_* mtp.* target_modules
-    tiled_mlp.* use_fused_kernels use_liger use_shm
+    tiled_mlp.* use_fused_kernels use_shm
 """
 _ENGINES: Final = """
     checkpoint_engine.* cudagraph_capture_sizes disable_log_stats disaggregation.* engine_kwargs.* full_determinism
@@ -78,6 +78,10 @@ IGNORED: Final = (
     Ignored((f"{ACTOR}.checkpoint.*",), "a checkpoint always holds everything that a job continues from",
             matters=False),
     Ignored((f"{ACTOR}.*qat.*", f"{ROLLOUT}.qat", f"{ROLLOUT}.qat.*"), "the trained model is not quantised"),
+    Ignored((f"{ACTOR}.use_torch_compile", f"{ACTOR}.fsdp_config.use_torch_compile"),
+            "verl compiles the entropy alone, which is computed in one pass here; trainer.torchCompile compiles layers",
+            (True, False), matters=False),
+    Ignored((f"{MODEL}.use_liger",), "trainer.torchCompile fuses the same operations", (False,), matters=False),
     Ignored(named(ACTOR, _UPDATE), "how verl computes the update", matters=False),
     Ignored(("actor_rollout_ref.ref.*", "actor_rollout_ref.hybrid_engine", "actor_rollout_ref.nccl_timeout"),
             "how verl runs the reference model and its workers; placement and trainer are fields of the job",

@@ -36,6 +36,8 @@ def test_variables_of_vllm_are_set_before_it_is_imported(monkeypatch: pytest.Mon
     assert "TORCHDYNAMO_DISABLE" not in imports().environment
     eager = imports(rollout={"engine": {"enforceEager": True}})
     assert eager.environment["TORCHDYNAMO_DISABLE"] == "1"
+    compiled = imports(rollout={"engine": {"enforceEager": True}}, trainer={"torchCompile": True})
+    assert "TORCHDYNAMO_DISABLE" not in compiled.environment, "trainers inherit it"
 
 
 def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

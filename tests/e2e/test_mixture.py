@@ -35,9 +35,7 @@ def write_model(directory: Path) -> int:
 
 
 @pytest.mark.soak
-def test_a_mixture_whose_experts_are_spread_over_two_pods_is_trained_and_sampled_by_engines(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_mixture_is_trained_with_experts_that_are_spread_over_two_pods(cluster: Cluster, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs"
     turn_end = write_model(inputs / "mixture")
     rows = [{"prompt": f"{number} + {number}", "answer": ""} for number in range(40)]

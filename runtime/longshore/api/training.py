@@ -51,7 +51,7 @@ _RULES: Final = (
     Rule(
         "expertParallel",
         "!self.expertParallel || self.fsdpSize > 1",
-        "expertParallel spreads experts over fsdpSize GPUs: raise fsdpSize, or remove expertParallel",
+        "expertParallel spreads experts over fsdpSize GPUs, with backend Torch: raise fsdpSize, or remove it",
     ),
     Rule(
         "expertParallel",

@@ -108,6 +108,11 @@ class ModelSize:
         return max(0, self.num_parameters - self.outside_layers) / self.num_layers
 
     @property
+    def dense_layer(self) -> int:
+        """Parameters of the largest layer without the experts, about."""
+        return self.hidden_size * (2 * self.attention_width + 3 * self.intermediate_size)
+
+    @property
     def experts(self) -> int:
         """Parameters of the experts of a layer."""
         return 3 * self.num_experts * self.hidden_size * self.expert_channels
@@ -367,10 +372,12 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     experts = model.experts if spec.trainer.expert_parallel else 0
     # Their copies wait for the backward pass, unless they are made again.
     num_copies = model.num_layers if spec.trainer.recompute is Recompute.NONE else 1
-    of_own = 0 if is_frozen else num_copies * _CAST_BYTES + _GRADIENT_BYTES
+    copy_bytes = _CAST_BYTES if _computed_bytes(spec) == _CAST_BYTES else 0
+    of_own = 0 if is_frozen else num_copies * copy_bytes + _GRADIENT_BYTES
+    layer = min(model.layer, model.dense_layer) if spec.trainer.expert_parallel else model.layer
     return {
         "whole embeddings": model.outside_layers * whole,
-        "whole layers": max(0.0, model.layer - experts) * (whole + (_CAST_BYTES if is_frozen else _NEXT_LAYER_BYTES)),
+        "whole layers": layer * (whole + (_CAST_BYTES if is_frozen else _NEXT_LAYER_BYTES)),
         "own experts": experts / spec.trainer.fsdp_size * of_own,
     }
 

@@ -270,13 +270,13 @@ def _checkpoint_bytes(num_ranks: int, trainer: TrainerSettings, model: ModelSize
         return 0.0
     if trainer.backend is TrainerBackend.MEGATRON:
         tensor = trainer.tensor_parallel_size
+        whole = model.embedding * _VALUE_BYTES
         moment = trained * _MOMENT_BYTES / 2 / shards  # Less with more replicas or context parallelism.
-        file_bytes = min(
-            moment, max(_MOMENT_FILE_BYTES, moment / _MOMENT_FILES, model.embedding * _VALUE_BYTES / tensor)
-        )
+        file_bytes = min(moment, max(_MOMENT_FILE_BYTES, moment / _MOMENT_FILES, whole / tensor))
         weights = trained * _VALUE_BYTES / shards
         stages = min(num_ranks, trainer.pipeline_parallel_size)
-        gathered = min(weights * tensor, _WEIGHT_FILE_BYTES)
+        # A file may have one tensor, which is put together from parts.
+        gathered = min(weights * tensor, max(_WEIGHT_FILE_BYTES, whole)) + (whole if tensor > 1 else 0)
         return num_ranks * (2 * file_bytes + weights) + stages * gathered
     moments = trained * _MOMENT_BYTES / shards
     embedding = model.embedding * _VALUE_BYTES / shards if trainer.lora is None else 0

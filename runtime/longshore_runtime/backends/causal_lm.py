@@ -54,6 +54,8 @@ class CausalLM(torch.nn.Module):
 
     rounding = 1e-3
     """Relative difference of hidden states that two kernels may show."""
+    spread_mistake: str | None = None
+    """Why experts are put together on every rank although the job spreads them; None: they are not, or it does not."""
 
     def __init__(
         self, directory: Path, device: torch.device, lora: Lora | None = None, *, replays_experts: bool = False

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed._functional_collectives import all_to_all_single  # With a gradient.
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.functional import pad
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 from longshore_runtime.backends.experts import are_aligned, choose_experts_function, expert_modules
@@ -21,27 +22,30 @@ _IMPLEMENTATION: Final = "longshore_spread"
 """Name under which transformers finds `_compute`."""
 
 
+def spread_mistake(model: Any, num_ranks: int) -> str | None:
+    """Return why the experts of a model cannot be spread over so many ranks; None: they can."""
+    modules = [module for _, module in expert_modules(model)]
+    if not modules:
+        return "trainer.expertParallel: the model has no routed experts that can be spread; remove it"
+    if not are_aligned(modules):
+        return "trainer.expertParallel: the sizes of the experts have no grouped product; remove it"
+    if number := next((module.num_experts for module in modules if module.num_experts % num_ranks), None):
+        return (
+            f"trainer.fsdpSize: {num_ranks} does not divide the model's {number} experts, which expertParallel "
+            "spreads; choose a size that does, or remove expertParallel"
+        )
+    return None
+
+
 def spread_experts(model: Any, mesh: DeviceMesh) -> set[torch.nn.Parameter]:
     """Keep a rank's share of the experts of each layer, and send tokens to the others; return what FSDP leaves alone.
 
     Args:
-        model: model of transformers on the meta device.
+        model: model of transformers on the meta device, whose experts can be spread.
         mesh: the ranks of the replica.
-
-    Raises:
-        ValueError: the experts cannot be spread over so many ranks.
     """
-    found, modules = set[torch.nn.Parameter](), [module for _, module in expert_modules(model)]
-    if not modules:
-        raise ValueError("trainer.expertParallel: the model has no routed experts that can be spread; remove it")
-    if not are_aligned(modules):
-        raise ValueError("trainer.expertParallel: the sizes of the experts have no grouped product; remove it")
-    for module in modules:
-        if module.num_experts % mesh.size():
-            raise ValueError(
-                f"trainer.fsdpSize: {mesh.size()} does not divide the model's {module.num_experts} experts, which "
-                "expertParallel spreads; choose a size that does, or remove expertParallel"
-            )
+    found = set[torch.nn.Parameter]()
+    for _, module in expert_modules(model):
         module.mesh = mesh
         for name, whole in list(module.named_parameters(recurse=False)):
             own = torch.empty(len(whole) // mesh.size(), *whole.shape[1:], dtype=whole.dtype, device=whole.device)
@@ -91,8 +95,11 @@ def _compute(experts: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_wei
     numbers = torch.arange(own.num_experts, device=sent.device).repeat(len(received))
     numbers = numbers.repeat_interleave(received.flatten())[:, None]
     rows = all_to_all_single(hidden_states[order // top_k_index.shape[-1]], num_received, num_sent, group)
+    num_rows = len(rows)
+    if num_rows == 0:  # Not every kernel has products and gradients without rows.
+        rows, numbers = pad(rows, (0, 0, 0, 1)), numbers.new_zeros(1, 1)
     # The weights of the experts, which have a gradient, stay with the rank that has the token.
-    rows = grouped_mm_experts_forward(cast(Any, own), rows, numbers, rows.new_ones(numbers.shape))
+    rows = grouped_mm_experts_forward(cast(Any, own), rows, numbers, rows.new_ones(numbers.shape))[:num_rows]
     rows = all_to_all_single(rows, num_sent, num_received, group)
     weighted = rows * top_k_weights.reshape(-1)[order, None]
     return weighted[torch.argsort(order)].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)

@@ -26,7 +26,7 @@ from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import empty_pretrained
-from longshore_runtime.backends.spread_experts import spread_experts
+from longshore_runtime.backends.spread_experts import spread_experts, spread_mistake
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
@@ -224,7 +224,10 @@ class ShardedCausalLM(CausalLM):
 
     def _shard(self) -> None:
         mesh = self._mesh
-        apart = spread_experts(self.module, mesh) if self._spreads_experts else set[torch.nn.Parameter]()
+        apart = set[torch.nn.Parameter]()
+        if self._spreads_experts:
+            self.spread_mistake = spread_mistake(self.module, mesh.size())
+            apart = apart if self.spread_mistake else spread_experts(self.module, mesh)
         for layer in reversed(list(layers(self.module))):
             fully_shard(layer, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
         root: Any = fully_shard(self, mesh=mesh, mp_policy=self._policy, ignored_params=apart)
@@ -233,7 +236,7 @@ class ShardedCausalLM(CausalLM):
                 # Gradients are sums, also over ranks.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-        # Experts may be used on one rank only.
+        # Experts that are put together may be used on one rank only.
         root.set_reduce_scatter_unused_params(True)
 
     def _run(self, compute: Callable[[], T]) -> T:

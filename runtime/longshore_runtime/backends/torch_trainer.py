@@ -114,6 +114,9 @@ class TorchTrainer:
         dtype = compute_dtype(options, self._device)
         self._replica = replica or join_replica(self._world, sizes or ParallelSizes(), self._device, dtype)
         self._model = self._load_model(directory)
+        # A critic and a teacher may be of another kind.
+        if replica is None and (mistake := self._model.spread_mistake) is not None:
+            raise ValueError(mistake)
         use_newest_flash_attention(self._device, self._model.module.config)
         if (adapter := self._model.adapter) is not None:
             adapter.initialise(options.seed, self._replica.own, self._replica.rows)

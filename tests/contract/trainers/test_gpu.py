@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.attention import current_flash_attention_impl, restore_flash_attention_impl
@@ -233,6 +234,11 @@ def test_a_sleeping_trainer_saves_and_loads(kind: Kind, tmp_path: Path) -> None:
     other.load(tmp_path / "saved")
     one, same = dict(trainer.weights()), dict(other.weights())
     assert all((one[name] == same[name]).all() for name in one)
+    for each in (trainer, other):
+        each.accumulate(SAMPLES)
+        each.update(DENOMINATOR)
+    one, same = dict(trainer.weights()), dict(other.weights())
+    assert all(np.allclose(one[name], same[name], rtol=1e-3, atol=1e-5) for name in one)
 
 
 @pytest.mark.parametrize("offload", [False, True])

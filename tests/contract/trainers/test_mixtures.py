@@ -1,14 +1,13 @@
 """Mixtures of experts: engines and checkpoints get the tensors of the model's files, whatever transformers fuses."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch.distributed.device_mesh import DeviceMesh
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from longshore.api.training import Recompute, TrainerDtype
@@ -16,7 +15,7 @@ from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.experts import choose_experts_function, expert_modules
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import empty_pretrained
-from longshore_runtime.backends.spread_experts import spread_experts
+from longshore_runtime.backends.spread_experts import spread_mistake
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import TrainerOptions
 from longshore_runtime.backends.world import World
@@ -192,9 +191,39 @@ def test_experts_that_are_spread_are_never_put_together(tmp_path: Path) -> None:
 def test_experts_that_cannot_be_spread_are_refused(
     family: Family, changes: dict[str, int], mistake: str, tmp_path: Path
 ) -> None:
-    model = empty_pretrained(build(tmp_path, family, **changes), torch.float32, HOST)
-    with pytest.raises(ValueError, match=mistake):
-        spread_experts(model, cast(DeviceMesh, SimpleNamespace(size=lambda: 2)))
+    found = spread_mistake(empty_pretrained(build(tmp_path, family, **changes), torch.float32, HOST), 2)
+    assert found is not None and re.match(mistake, found)
+
+
+def refusal(world: World, model: Path, teacher: Path) -> str | None:
+    """Why a replica does not train a model with a teacher."""
+    try:
+        TorchTrainer(model, OPTIONS, world, SPREAD, reference=teacher)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_dense_teacher_teaches_a_mixture_whose_experts_are_spread(tmp_path: Path) -> None:
+    mixture = build(tmp_path / "mixture", MIXTURES[0], **EIGHT_EXPERTS)
+    dense = build(tmp_path / "dense", Family("qwen3", tied=True))
+    assert kept_ranks(2).run(refusal, mixture, dense) == [None, None]
+    assert all("no routed experts" in one for one in kept_ranks(2).run(refusal, dense, mixture))
+
+
+def test_a_rank_to_which_no_token_comes_takes_part(tmp_path: Path) -> None:
+    model = build(tmp_path, next(one for one in MIXTURES if one.kind == "glm4_moe"), **EIGHT_EXPERTS)
+    file, first_half = model / "model.safetensors", torch.tensor([9.0] * 4 + [0.0] * 4)
+    changed = {
+        name: first_half if name.endswith("e_score_correction_bias") else values
+        for name, values in load_file(file).items()
+    }
+    save_file(changed, file, metadata={"format": "pt"})
+    expected = plain(model)
+    fused = [one for name, one in expected.gradients.items() if name.endswith("experts.down_proj")]
+    assert fused and not any(one[4:].any() for one in fused), "the second rank has nothing to compute"
+    for rank in kept_ranks(2).run(train_torch, model, plan(1, seed=1), True, SPREAD):
+        assert apart(rank.gradients, expected.gradients) < 1e-10
 
 
 def test_a_checkpoint_has_the_names_of_the_files_and_restores_every_bit(model: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def save_weights(directory: Path) -> None:
     (directory / "model.safetensors").write_bytes(b"weights")
     (directory / "optimizer.pt").write_bytes(b"moments")
     (directory / "optimizer" / "exp_avg").mkdir(parents=True)
-    (directory / "optimizer" / "exp_avg" / "moment.safetensors").write_bytes(b"moment")
+    (directory / "optimizer" / "exp_avg" / "00000-00.safetensors").write_bytes(b"moment")
     sign(directory, TrainerBackend.TORCH)
 
 
@@ -62,7 +62,7 @@ def test_a_published_checkpoint_restores_state_and_partial_responses(tmp_path: P
     assert newest.state() == {"policy": {"queue": [[0, 1]]}}
     assert newest.kept() == KEPT
     assert (newest.model / "model.safetensors").read_bytes() == b"weights"
-    assert (newest.model / "optimizer/exp_avg/moment.safetensors").read_bytes() == b"moment"
+    assert (newest.model / "optimizer/exp_avg/00000-00.safetensors").read_bytes() == b"moment"
 
 
 def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(tmp_path: Path) -> None:

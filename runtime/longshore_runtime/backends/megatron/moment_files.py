@@ -55,13 +55,16 @@ class MomentFiles:
     """One moment, written by any number of ranks."""
 
     def __init__(self, directory: Path) -> None:
-        """Index the files; raises ValueError if there are none."""
+        """Index the files; raises ValueError if there are none that tell how they were cut."""
         self._directory = directory
         self._parts: defaultdict[str, list[tuple[int, int, str, Path]]] = defaultdict(list)
         self._tensor_size = 0
         for path in sorted(directory.glob("*.safetensors")):
             with safe_open(path, framework="pt") as opened:
-                self._tensor_size, keys = int(opened.metadata()[_SIZE]), opened.keys()
+                size, keys = (opened.metadata() or {}).get(_SIZE), opened.keys()
+            if size is None:
+                raise ValueError(f"{path} does not tell its {_SIZE}; restore it")
+            self._tensor_size = int(size)
             for key in keys:
                 names, tensor_rank, first = key.split("|")
                 self._parts[names].append((int(tensor_rank), int(first), key, path))

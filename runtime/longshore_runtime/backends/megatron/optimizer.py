@@ -75,17 +75,21 @@ class DistributedAdamW:
         dist.all_reduce(values, group=self._model.dp_cp_group)
         return values
 
-    def forget(self) -> None:
-        """Drop all moments."""
+    def begin_at(self, num_steps: int) -> None:
+        """Begin with moments of zeros after so many steps, in the order in which steps would make them."""
         self._optimizer.state.clear()
+        for owned in self._owned if num_steps else ():
+            part = owned.part
+            self._optimizer.state[part] = {
+                "step": torch.tensor(float(num_steps), device=part.device),  # Where fused steps need it.
+                **{moment: torch.zeros_like(part) for moment in MOMENTS},
+            }
 
-    def restore(self, moment: str, parameter: Tensor, values: Tensor, num_steps: int) -> None:
-        """Restore a moment of a parameter, after so many steps; each rank keeps what it owns."""
+    def restore(self, moment: str, parameter: Tensor, values: Tensor) -> None:
+        """Restore a moment of a parameter; each rank keeps what it owns."""
         for owned in self._owned:
             if owned.parameter is parameter:
-                state = self._optimizer.state[owned.part]
-                state["step"] = torch.tensor(float(num_steps))
-                state[moment] = values.reshape(-1)[owned.where].to(owned.part).clone()
+                self._optimizer.state[owned.part][moment].copy_(values.reshape(-1)[owned.where])
 
     def apply_to_moments(self, move: Move) -> None:
         """Replace all moments by what `move` returns; steps need them on the device of the parameters."""

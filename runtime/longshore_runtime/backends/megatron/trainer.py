@@ -240,11 +240,11 @@ class MegatronTrainer:
 
         files = TensorFiles(directory)
         self._copy_weights(self._model, metered(files.read_all))
-        self._optimizer.forget()
+        self._optimizer.begin_at(state["policy_version"])
         for moment in moments:
             stored = MomentFiles(directory / _OPTIMIZER_DIRECTORY / moment)
             for name, shard in metered(partial(stored.read, files)):
-                self._optimizer.restore(moment, parameters[name], shard, state["policy_version"])
+                self._optimizer.restore(moment, parameters[name], shard)
         self._moments.leave()
         self._policy_version = state["policy_version"]
         torch.set_rng_state(state["random"])

@@ -79,7 +79,7 @@ generate: $(READY) ## Write CRD and reference pages from the models
 	$(BIN)/python -m longshore_cli.generate
 
 .PHONY: bench
-bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) $(if $(filter operator_scale,$(NAME)),$(VENV)/dask/.ready) ## Run a benchmark: make bench NAME=tail_batching
+bench: $(READY) $(if $(filter trl trainer,$(NAME)),$(VENV)/trl/.ready) $(if $(filter operator_scale,$(NAME)),$(VENV)/dask/.ready) ## Run a benchmark: make bench NAME=tail_batching
 	@$(BIN)/python -m benchmarks.$(NAME) $(BENCH_FLAGS)
 
 .PHONY: predictions

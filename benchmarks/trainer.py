@@ -6,7 +6,8 @@ Every side makes the gradients of the same responses, with lengths that spread a
 - `recompute/…`: the same with parts of its layers computed again;
 - `torch.compile`: the same with compiled layers, once they are;
 - `transformers, rows`: the model alone, with padded rows of up to 16,384 tokens and all logits of the responses;
-- `transformers, one`: the same, one response at a time, which pads nothing.
+- `transformers, one`: the same, one response at a time, which pads nothing;
+- `TRL`: the loss of TRL's GRPOTrainer in float32, eight responses at a time, padded to the longest of all.
 
 `ms_per_token` is processor time. `ratios` compare it with that of `longshore`: above 1, Longshore takes less.
 `of_gemm` is the rate at which a side does the products that a token needs (6 for each parameter of a layer and of the
@@ -14,10 +15,12 @@ output layer), relative to a large product of matrices that is measured beside e
 """
 
 import argparse
+import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -44,7 +47,11 @@ GEMM_TOKENS: Final = 1024
 GEMM_S: Final = 0.5
 """Processor time of a measurement of the rate of products."""
 
-Side = Callable[[Sequence[Sample]], object]
+ROOT: Final = Path(__file__).parents[1]
+TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
+
+Side = Callable[[], float]
+"""Function that makes a pass over all responses, and returns the processor time that it took."""
 
 
 def main() -> int:
@@ -62,7 +69,9 @@ def main() -> int:
             build_tiny_model(model, seed=0)
         samples = responses(model, given.responses, given.mean_tokens)
         num_tokens = sum(sample.num_tokens for sample in samples)
-        runs = alternate(sides_of(model), samples, num_tokens, *products(model), given.alternations)
+        with trl_side(model, samples, Path(directory)) as trl:
+            sides = sides_of(model, samples) | {"TRL": trl}
+            runs = alternate(sides, num_tokens, *products(model), given.alternations)
     costs: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         costs[run["side"]].append(run["ms_per_token"])
@@ -98,17 +107,62 @@ def responses(model: Path, count: int, median_tokens: int) -> list[Sample]:
     ]
 
 
-def sides_of(model: Path) -> dict[str, Side]:
-    """Return what makes the gradients of each side, by its name."""
+def sides_of(model: Path, samples: Sequence[Sample]) -> dict[str, Side]:
+    """Return what makes the gradients of each side of this process, by its name."""
     plain = load_pretrained(model, torch.float32).train()
-    sides: dict[str, Side] = {"longshore": trainer(model, Recompute.NONE).accumulate}
+    passes: dict[str, Callable[[Sequence[Sample]], object]] = {"longshore": trainer(model, Recompute.NONE).accumulate}
     for way in (Recompute.SELECTIVE, Recompute.FULL):
-        sides[f"recompute/{way}"] = trainer(model, way).accumulate
+        passes[f"recompute/{way}"] = trainer(model, way).accumulate
     if has_compiler():
-        sides["torch.compile"] = trainer(model, Recompute.NONE, torch_compile=True).accumulate
-    sides["transformers, rows"] = lambda samples: plain_pass(plain, samples, ROW_TOKENS)
-    sides["transformers, one"] = lambda samples: plain_pass(plain, samples, 1)
-    return sides
+        passes["torch.compile"] = trainer(model, Recompute.NONE, torch_compile=True).accumulate
+    passes["transformers, rows"] = lambda given: plain_pass(plain, given, ROW_TOKENS)
+    passes["transformers, one"] = lambda given: plain_pass(plain, given, 1)
+
+    def timed(make: Callable[[Sequence[Sample]], object]) -> Side:
+        def side() -> float:
+            started_s = time.process_time()
+            make(samples)
+            return time.process_time() - started_s
+
+        return side
+
+    return {name: timed(make) for name, make in passes.items()}
+
+
+@contextmanager
+def trl_side(model: Path, samples: Sequence[Sample], directory: Path) -> Iterator[Side]:
+    """Start TRL in its own environment (see `trl_pass`), and yield what has it make a pass."""
+    longest = max(sample.num_response_tokens for sample in samples)
+    completions = np.zeros((len(samples), longest), np.int64)
+    mask = np.zeros_like(completions)
+    for row, sample in enumerate(samples):
+        completions[row, : sample.num_response_tokens] = sample.trajectory.tokens
+        mask[row, : sample.num_response_tokens] = 1
+    prompts = np.stack([sample.prompt_tokens for sample in samples]).astype(np.int64)
+    stored = directory / "trl.npz"
+    np.savez(
+        stored,
+        prompt_ids=prompts,
+        prompt_mask=np.ones_like(prompts),
+        completion_ids=completions,
+        completion_mask=mask,
+        advantages=np.array([sample.advantage for sample in samples], np.float32),
+    )
+    command = [TRL_PYTHON, "-m", "benchmarks.trl_pass", model.absolute(), stored]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdin is not None and process.stdout is not None
+        answers = process.stdout
+        while (line := answers.readline()) and line != "ready\n":  # What TRL prints when it starts.
+            pass
+
+        def side() -> float:
+            print(file=process.stdin, flush=True)
+            if not (line := answers.readline()):
+                raise RuntimeError("TRL has ended")
+            return float(line)
+
+        yield side
+        process.stdin.close()
 
 
 def trainer(model: Path, recompute: Recompute, *, torch_compile: bool = False) -> TorchTrainer:
@@ -156,7 +210,6 @@ def products(model: Path) -> tuple[int, tuple[int, int]]:
 
 def alternate(
     sides: dict[str, Side],
-    samples: Sequence[Sample],
     num_tokens: int,
     operations: int,
     sizes: tuple[int, int],
@@ -167,9 +220,7 @@ def alternate(
     for number in range(alternations + 1):
         for name, side in sides.items():
             rate = gemm_rate(*sizes)
-            started_s = time.process_time()
-            side(samples)
-            per_token_s = (time.process_time() - started_s) / num_tokens
+            per_token_s = side() / num_tokens
             if number:
                 share = round(operations / per_token_s / rate, 3)
                 runs.append({"side": name, "ms_per_token": round(1e3 * per_token_s, 4), "of_gemm": share})

@@ -35,7 +35,6 @@ from tests.contract.trainers.tiny_models import FAMILIES, Family, build
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 SOAK = pytest.mark.soak
-PRECISIONS = pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
 DOUBLE_PRECISION = pytest.mark.parametrize("double", [True, pytest.param(False, marks=SOAK)], ids=["fp64", "fp32"])
 """Double precision shows a mistake of any size; what is computed is the same in both."""
 DOUBLE_GRADIENTS, DOUBLE_WEIGHTS, SINGLE_GRADIENTS = 1e-10, 1e-9, 2e-5
@@ -85,7 +84,7 @@ def whole(replicas: list[Trained]) -> Trained:
 
 
 @each(*FAMILIES)
-@PRECISIONS
+@DOUBLE_PRECISION
 def test_one_torch_replica(
     family: Family, double: bool, models: dict[Family, Path], expected: dict[Family, Trained]
 ) -> None:
@@ -93,7 +92,7 @@ def test_one_torch_replica(
 
 
 @each(*FAMILIES)
-@PRECISIONS
+@DOUBLE_PRECISION
 def test_one_megatron_rank(
     family: Family, double: bool, models: dict[Family, Path], expected: dict[Family, Trained]
 ) -> None:
@@ -110,7 +109,7 @@ def test_corrected_losses_in_both_trainers(models: dict[Family, Path]) -> None:
     assert_exact(train_megatron(World(), models[family], plan(1, seed=2), True, one, CORRECTED), expected, double=True)
 
 
-@PRECISIONS
+@DOUBLE_PRECISION
 def test_two_torch_replicas(double: bool, models: dict[Family, Path], expected: dict[Family, Trained]) -> None:
     family = Family("qwen3", tied=False)
     replicas = kept_ranks(2).run(train_torch, models[family], plan(2, seed=3), double)
@@ -201,7 +200,7 @@ def test_one_megatron_replica_of_two_ranks(
     assert not second.weights
 
 
-@PRECISIONS
+@DOUBLE_PRECISION
 def test_two_megatron_replicas(double: bool, models: dict[Family, Path], expected: dict[Family, Trained]) -> None:
     family = Family("qwen2", tied=True)
     for replica in kept_ranks(2).run(train_megatron, models[family], plan(2, seed=5), double, ParallelSizes()):

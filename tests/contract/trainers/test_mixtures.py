@@ -40,7 +40,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build(tmp_path_factory.mktemp(str(family)), family)
 
 
-@pytest.fixture(scope="module", params=MIXTURES, ids=str)
+FIRST, *OTHERS = MIXTURES
+
+
+@pytest.fixture(scope="module", params=[FIRST, *(pytest.param(one, marks=pytest.mark.soak) for one in OTHERS)], ids=str)
 def model_of_eight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of each kind with as many experts as ranks can share."""
     family: Family = request.param
@@ -81,7 +84,7 @@ def test_log_probabilities_are_those_of_transformers(model: Path) -> None:
         torch.testing.assert_close(torch.tensor(trained[index]), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("double", [True, False], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("double", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["fp64", "fp32"])
 def test_gradients_are_those_of_transformers_with_one_expert_after_the_other(model: Path, double: bool) -> None:
     expected = plain(model)
     trained = train_torch(World(), model, plan(1, seed=1), double)

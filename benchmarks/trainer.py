@@ -148,7 +148,7 @@ def trl_side(model: Path, samples: Sequence[Sample], directory: Path) -> Iterato
         completion_mask=mask,
         advantages=np.array([sample.advantage for sample in samples], np.float32),
     )
-    command = [TRL_PYTHON, "-m", "benchmarks.trl_pass", model.absolute(), stored]
+    command = [str(TRL_PYTHON), "-m", "benchmarks.trl_pass", str(model.absolute()), str(stored)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None and process.stdout is not None
         answers = process.stdout

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import report, spreads
+from benchmarks.trl_task import ROOT, TRL_PYTHON
 from longshore.api.algorithm import Algorithm
 from longshore.api.training import Recompute, TrainerSettings
 from longshore.policy.draws import Draw
@@ -47,9 +48,6 @@ GEMM_TOKENS: Final = 1024
 GEMM_S: Final = 0.5
 """Processor time of a measurement of the rate of products."""
 
-ROOT: Final = Path(__file__).parents[1]
-TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
-
 Side = Callable[[], float]
 """Function that makes a pass over all responses, and returns the processor time that it took."""
 
@@ -62,6 +60,9 @@ def main() -> int:
     parser.add_argument("--mean-tokens", type=int, default=64, help="median length of a response")
     parser.add_argument("--alternations", type=int, default=3)
     given = parser.parse_args()
+    if not TRL_PYTHON.exists():
+        print("trainer: TRL is not installed: run `make bench NAME=trainer`, which installs it", file=sys.stderr)
+        return 2
     torch.set_num_threads(1)
     with TemporaryDirectory(prefix="ls-trainer-") as directory:
         model = given.model or Path(directory)
@@ -162,7 +163,6 @@ def trl_side(model: Path, samples: Sequence[Sample], directory: Path) -> Iterato
             return float(line)
 
         yield side
-        process.stdin.close()
 
 
 def trainer(model: Path, recompute: Recompute, *, torch_compile: bool = False) -> TorchTrainer:

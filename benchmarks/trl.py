@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from benchmarks.local_pods import run_in_coordinator
 from benchmarks.report import report, spreads
-from benchmarks.trl_task import MODEL_SIDES, TRL_SIDES, TrlSide, task_of
+from benchmarks.trl_task import MODEL_SIDES, ROOT, TRL_PYTHON, TRL_SIDES, TrlSide, task_of
 from benchmarks.warm_model import write_warm_model
 from benchmarks.workload import Workload, merged
 from longshore.api.model import BuiltinTask
@@ -40,8 +40,6 @@ from longshore_runtime.sandbox.linux import adopt_orphans
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 MODEL_WORKLOAD: Final = Workload(Path(__file__).with_name("trl_model.yaml"))
-ROOT: Final = Path(__file__).parents[1]
-TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
 WARM_START_STEPS: Final = 300
 STEPS_PER_PERIOD: Final = 5
 """Steps after which tail batching has trained all that it has started: four short rounds and a long one."""

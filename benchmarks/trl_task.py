@@ -13,6 +13,10 @@ from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.tasks import counting
 from longshore_runtime.tasks.rows import NUM_TRAIN_PROMPTS
 
+ROOT: Final = Path(__file__).parents[1]
+TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
+"""Interpreter of the environment that has TRL, which `make bench` installs."""
+
 
 @dataclass(frozen=True)
 class TrlSide:

@@ -49,10 +49,10 @@ _STATE_BYTES: Final = 16
 _KEPT_TOP_TOKEN_BYTES: Final = 8
 """Id and log-probability of one of a teacher's most likely tokens, which wait for the pass of the model."""
 _MOMENT_BYTES: Final = 8
-_MOMENT_FILE_BYTES: Final = 1 << 26
-_MOMENT_FILES: Final = 64
-"""Least size, and largest number, of files of a rank's moments."""
-_WEIGHT_FILE_BYTES: Final = 2 * 10**9
+_LEAST_FILE_BYTES: Final = 1 << 26
+_MOST_FILES: Final = 64
+WEIGHT_FILE_BYTES: Final = 2 * 10**9
+"""Size of files with weights. One may be larger by a tensor."""
 _ENOUGH_TOKENS: Final = 1024
 """Tokens of a micro-batch with which processors compute about as fast as with more: less is recomputed instead."""
 _ROUND_TO_TOKENS: Final = 64
@@ -260,6 +260,14 @@ def _training_need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: 
     )
 
 
+def moment_file_bytes(num_bytes: float) -> int:
+    """Return the size of the files to which a rank writes so many bytes of moments: at least 64 MiB, 64 files or fewer.
+
+    It copies a file into host memory twice when it writes it. One may be larger by a tensor.
+    """
+    return max(_LEAST_FILE_BYTES, 1 + int(num_bytes) // _MOST_FILES)
+
+
 def _checkpoint_bytes(num_ranks: int, trainer: TrainerSettings, model: ModelSize, trained: int, shards: int) -> float:
     """Return what writing a checkpoint takes while the next round goes on.
 
@@ -272,16 +280,16 @@ def _checkpoint_bytes(num_ranks: int, trainer: TrainerSettings, model: ModelSize
         tensor = trainer.tensor_parallel_size
         whole = model.embedding * _VALUE_BYTES
         moment = trained * _MOMENT_BYTES / 2 / shards  # Less with more replicas or context parallelism.
-        file_bytes = min(moment, max(_MOMENT_FILE_BYTES, moment / _MOMENT_FILES, whole / tensor))
+        file_bytes = min(moment, max(moment_file_bytes(moment), whole / tensor))
         weights = trained * _VALUE_BYTES / shards
         stages = min(num_ranks, trainer.pipeline_parallel_size)
         # A file may have one tensor, which is put together from parts.
-        gathered = min(weights * tensor, max(_WEIGHT_FILE_BYTES, whole)) + (whole if tensor > 1 else 0)
+        gathered = min(weights * tensor, max(WEIGHT_FILE_BYTES, whole)) + (whole if tensor > 1 else 0)
         return num_ranks * (2 * file_bytes + weights) + stages * gathered
     moments = trained * _MOMENT_BYTES / shards
     embedding = model.embedding * _VALUE_BYTES / shards if trainer.lora is None else 0
-    file_bytes = min(moments, max(_MOMENT_FILE_BYTES, moments / _MOMENT_FILES, embedding))
-    gathered = min(trained * _VALUE_BYTES, _WEIGHT_FILE_BYTES) if shards > 1 else 0
+    file_bytes = min(moments, max(moment_file_bytes(moments), embedding))
+    gathered = min(trained * _VALUE_BYTES, WEIGHT_FILE_BYTES) if shards > 1 else 0
     return num_ranks * 2 * file_bytes + gathered
 
 

@@ -21,18 +21,16 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
+from longshore.checks.pod_memory import moment_file_bytes
+
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 """Names of the moments in the state of torch's AdamW."""
-_LEAST_FILE_BYTES: Final = 1 << 26
-_MOST_FILES: Final = 64
-"""Least size and largest number of the files of a rank, each of which it copies into host memory twice when it writes
-it. A file may be larger by one tensor."""
 
 
 def save_moments(directory: Path, moments: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
     """Write moments by name; all ranks of the group call this together (None: there is one rank)."""
     ends = list(itertools.accumulate(_local(tensor).nbytes for tensor in moments.values()))
-    file_bytes = max(_LEAST_FILE_BYTES, 1 + ends[-1] // _MOST_FILES)
+    file_bytes = moment_file_bytes(ends[-1])
     files = {name: 1 + end // file_bytes for name, end in zip(moments, ends, strict=True)}
     writer = HuggingFaceStorageWriter(str(directory), files, save_distributed=True)
     with _plain_errors():

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from longshore_runtime.backends import torch_moments
+from longshore.checks import pod_memory
 from longshore_runtime.backends.hf_mapping import files as hf_files
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.world import World
@@ -98,8 +98,8 @@ def peaks(world: World, directory: Path, saved: Path) -> tuple[int, int, int]:
     (trainer,) = trainers
     trainer.accumulate(own_part(SAMPLES, world, HALVES))
     trainer.update(100.0)
-    hf_files._FILE_BYTES = 10_000_000  # type: ignore[misc]
-    torch_moments._LEAST_FILE_BYTES = 10_000_000  # type: ignore[misc]
+    hf_files.WEIGHT_FILE_BYTES = 10_000_000  # type: ignore[misc]
+    pod_memory._LEAST_FILE_BYTES = 10_000_000  # type: ignore[misc]
     saves = peak_bytes(lambda: trainer.begin_save(saved)())
     trainer._optimizer.state.clear()
     torch.distributed.barrier()

@@ -16,11 +16,10 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from longshore.checks.model_files import INDEX, TOKENIZER_FILES, weight_files
+from longshore.checks.pod_memory import WEIGHT_FILE_BYTES
 from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD, ParameterEntry
 
 ALL_ROWS: Final = slice(None)
-_FILE_BYTES: Final = 2 * 10**9
-"""Size of the files that are written, of which each is in host memory twice meanwhile."""
 
 
 class TensorFiles:
@@ -112,7 +111,7 @@ def _split(shapes: Mapping[str, Tensor], number: int | None) -> Any:
     """Return which file has which tensor; a part of several has its number in the names."""
     part = "" if number is None else f"-{number:05d}"
     pattern = f"model{part}{{suffix}}.safetensors"
-    return split_torch_state_dict_into_shards(dict(shapes), filename_pattern=pattern, max_shard_size=_FILE_BYTES)
+    return split_torch_state_dict_into_shards(dict(shapes), filename_pattern=pattern, max_shard_size=WEIGHT_FILE_BYTES)
 
 
 def copy_files(source: Path, target: Path, patterns: Collection[str]) -> None:

@@ -15,13 +15,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from longshore.checks.pod_memory import moment_file_bytes
 from longshore_runtime.backends.devices import META
 from longshore_runtime.backends.hf_mapping.entries import ParameterEntry
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 
-_LEAST_FILE_BYTES: Final = 1 << 26
-_MOST_FILES: Final = 64
-"""Least size and largest number of the files of a rank and moment, of which one is in host memory twice meanwhile."""
 _SIZE: Final = "tensor_parallel_size"
 
 
@@ -42,7 +40,7 @@ def write_moment(directory: Path, parts_of: Iterable[Part], writer: Writer) -> N
     """Write what a rank owns of one moment to files of its own."""
     directory.mkdir(parents=True, exist_ok=True)
     parts = {f"{_key(entry)}|{writer.tensor_rank}|{first}": values for entry, first, values in parts_of}
-    file_bytes = max(_LEAST_FILE_BYTES, 1 + sum(values.nbytes for values in parts.values()) // _MOST_FILES)
+    file_bytes = moment_file_bytes(sum(values.nbytes for values in parts.values()))
     files, filled = defaultdict[int, dict[str, Tensor]](dict), 0
     for key, values in parts.items():
         files[filled // file_bytes][key] = values

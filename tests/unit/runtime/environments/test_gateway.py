@@ -46,13 +46,16 @@ class Client:
     def is_there(self) -> bool:
         return self.waits
 
+    def hang_up(self) -> None:
+        self.waits = False
+
 
 async def hang_up_while_asking(model: Model, text: str) -> None:
     """Ask, and hang up before the model has answered."""
     client = Client()
     asking = model.ask(text, client.is_there)
     await model.hear(text)
-    client.waits = False
+    client.hang_up()
     model.say("to nobody")
     await asking
 
@@ -82,7 +85,7 @@ async def test_nothing_is_sampled_for_a_client_that_hung_up_while_others_were_se
     model, client = Model(), Client()
     first, gone, last = model.ask("one"), model.ask("two", client.is_there), model.ask("three")
     await model.hear("one")
-    client.waits = False
+    client.hang_up()
     model.say("to one")
     await model.hear("three")
     model.say("to three")
@@ -126,7 +129,7 @@ async def test_a_turn_that_comes_after_its_client_has_ended_is_unread() -> None:
     model, client = Model(), Client()
     asking = model.ask("one", client.is_there)
     await model.hear("one")
-    client.waits = False
+    client.hang_up()
     model.say("to nobody")
     assert await unread(model) == [0]
     await asking
@@ -173,3 +176,13 @@ async def test_a_request_goes_on_from_the_last_of_turns_that_it_could_repeat() -
     assert isinstance(news, Asked) and news.after == 1
     model.say("well")
     assert (await asking).number == 2
+
+
+async def test_a_client_that_hangs_up_just_before_its_turn_has_not_read_it() -> None:
+    model, client, loop = Model(), Client(), asyncio.get_running_loop()
+    asking = model.ask("?", client.is_there)
+    await model.hear("?")
+    model.say("late")
+    loop.call_soon(loop.call_soon, client.hang_up)  # As the loop sees the end of a connection: after the turn.
+    await asking
+    assert await asyncio.to_thread(model.session.unread) == [0]

@@ -35,25 +35,35 @@ def write_model(directory: Path) -> int:
 
 
 @pytest.mark.soak
-def test_a_mixture_is_trained_with_experts_that_are_spread_over_two_pods(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
+def test_a_mixture_is_trained_with_experts_that_are_spread_over_two_pods(
+    is_compiled: bool, cluster: Cluster, tmp_path: Path
+) -> None:
+    name = "compiled-mixture" if is_compiled else "mixture"
     inputs = tmp_path / "inputs"
     turn_end = write_model(inputs / "mixture")
     rows = [{"prompt": f"{number} + {number}", "answer": ""} for number in range(40)]
     (inputs / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(claim("mixture")))
-    cluster.longshore("put", "mixture", str(inputs), "inputs")
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(claim(name)))
+    cluster.longshore("put", name, str(inputs), "inputs")
     reward, coordinator = hashed_reward(tmp_path)
     manifest = fake_job(
-        "mixture",
+        name,
         model={"path": "inputs/mixture", "maxContextTokens": 128},
         data={"path": "inputs/rows.jsonl", "chat": {}, "heldOutPrompts": 4},
         algorithm={"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 64, "seed": 3},
         rollout={"strategy": "TailBatching", "engine": {"enforceEager": True}},
-        trainer={"backend": "Torch", "fsdpSize": 2, "expertParallel": True, "verifyEvery": 1},
+        trainer={
+            "backend": "Torch",
+            "fsdpSize": 2,
+            "expertParallel": True,
+            "torchCompile": is_compiled,
+            "verifyEvery": 1,
+        },
         reward=reward,
         coordinator=coordinator,
         workers={"replicas": 2, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
-        storage={"claimName": "mixture"},
+        storage={"claimName": name},
     )
     job = cluster.apply(manifest)
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
